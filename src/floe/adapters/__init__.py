@@ -1,0 +1,1 @@
+"""Adapters: formats, identity, the store on disk and the cache with leases."""

@@ -1,0 +1,1 @@
+"""Clients of the LLM and the wire format of the logit service."""

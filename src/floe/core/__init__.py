@@ -1,0 +1,1 @@
+"""Nouns that cross borders between the parts, the error tree and the configuration."""

@@ -1,0 +1,211 @@
+"""Configuration: TOML read once into frozen records, one section per part.
+
+Unknown keys are errors that suggest the nearest name. Secrets come from the environment only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from floe.core.errors import BadConfig
+
+
+def home() -> Path:
+    """Where models, adapters and the ledger live: FLOE_HOME, else ~/.cache/floe."""
+    return Path(os.environ.get("FLOE_HOME") or Path.home() / ".cache" / "floe").expanduser()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The SLM: a name known to `floe pull`, or the path of a GGUF file."""
+
+    name: str = "smollm2-135m-instruct"
+    threads: int = 0
+    context_tokens: int = 2048
+    max_contexts: int = 4
+    sessions_per_context: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """The HTTP door. Loopback unless told otherwise."""
+
+    host: str = "127.0.0.1"
+    port: int = 8741
+    default_max_tokens: int = 256
+    max_body_bytes: int = 1_000_000
+    max_waiting: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """The gate. `ner` = auto uses the NER model when it is on disk, on requires it, off skips it."""
+
+    ner: Literal["auto", "on", "off"] = "auto"
+    max_chars: int = 100_000
+    timeout_ms: int = 2_000
+    ledger: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base."""
+
+    temperature: float = 0.05
+    top_k: int = 2
+    threshold: float = 0.25
+    min_share: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptersConfig:
+    """The adapter store and the bytes that may be resident at once."""
+
+    folder: str = ""
+    budget_bytes: int = 64_000_000
+    shipped: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudConfig:
+    """The LLM's endpoint. kind: none, floe (a logit service) or openai (top_logprobs)."""
+
+    kind: Literal["none", "floe", "openai"] = "none"
+    url: str = ""
+    model: str = ""
+    top_k: int = 64
+    connect_timeout_ms: int = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionConfig:
+    """f = weight * q + (1 - weight) * p; waits of a stream for the cloud, in milliseconds."""
+
+    weight: float = 0.5
+    budget_ms: int = 250
+    first_budget_ms: int = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything `floe.toml` can say."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
+    cloud: CloudConfig = field(default_factory=CloudConfig)
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """Keys, from the environment only; they print as stars."""
+
+    api_key: str | None = None
+    cloud_key: str | None = None
+    admin_key: str | None = None
+
+    def __repr__(self) -> str:
+        shown = {f.name: "***" if getattr(self, f.name) else None for f in dataclasses.fields(self)}
+        return f"Secrets({shown})"
+
+    @classmethod
+    def from_environment(cls) -> Secrets:
+        """FLOE_API_KEY guards the server, FLOE_CLOUD_KEY is sent to the cloud, FLOE_ADMIN_KEY."""
+        return cls(
+            api_key=os.environ.get("FLOE_API_KEY") or None,
+            cloud_key=os.environ.get("FLOE_CLOUD_KEY") or None,
+            admin_key=os.environ.get("FLOE_ADMIN_KEY") or None,
+        )
+
+
+def load_config(path: Path | None) -> Config:
+    """The configuration in `path`, or the defaults when there is none.
+
+    Raises:
+        BadConfig: unreadable file, unknown key (with the nearest name), wrong type or value.
+    """
+    if path is None:
+        return Config()
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadConfig(
+            f"cannot read {path}: {error.strerror}. Write one with: floe init"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not valid TOML: {error}") from error
+    config = _build(Config, data, where="")
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Raise BadConfig for values that no part could work with."""
+    rules = [
+        (0.0 <= config.fusion.weight <= 1.0, "fusion.weight", "between 0 and 1"),
+        (config.fusion.budget_ms >= 0, "fusion.budget_ms", "0 or more"),
+        (config.fusion.first_budget_ms >= 0, "fusion.first_budget_ms", "0 or more"),
+        (config.routing.temperature > 0, "routing.temperature", "above 0"),
+        (config.routing.top_k >= 1, "routing.top_k", "1 or more"),
+        (0 < config.serve.port < 65536, "serve.port", "between 1 and 65535"),
+        (config.serve.default_max_tokens >= 1, "serve.default_max_tokens", "1 or more"),
+        (config.serve.max_body_bytes >= 1, "serve.max_body_bytes", "1 or more"),
+        (config.model.context_tokens >= 64, "model.context_tokens", "64 or more"),
+        (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
+        (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
+        (config.model.threads >= 0, "model.threads", "0 (all cores) or more"),
+        (config.privacy.max_chars >= 1, "privacy.max_chars", "1 or more"),
+        (config.privacy.timeout_ms >= 1, "privacy.timeout_ms", "1 or more"),
+        (1 <= config.cloud.top_k <= 1000, "cloud.top_k", "between 1 and 1000"),
+        (config.adapters.budget_bytes >= 0, "adapters.budget_bytes", "0 or more"),
+        (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
+    ]
+    for holds, name, wanted in rules:
+        if not holds:
+            raise BadConfig(f"{name} must be {wanted}", param=name)
+
+
+def _build(cls: type[Any], data: Mapping[str, Any], *, where: str) -> Any:
+    hints = get_type_hints(cls)
+    for key in data:
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else f"; known: {', '.join(hints)}"
+            raise BadConfig(f'unknown key "{where}{key}" in the configuration{hint}', param=key)
+    values = {k: _value(hints[k], v, where=f"{where}{k}") for k, v in data.items()}
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, *, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise BadConfig(f"[{where}] must be a table", param=where)
+        return _build(typing.cast("type[Any]", hint), value, where=f"{where}.")
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            near = difflib.get_close_matches(str(value), [str(a) for a in get_args(hint)], n=1)
+            hint_text = f'; did you mean "{near[0]}"?' if near else ""
+            choices = ", ".join(f'"{a}"' for a in get_args(hint))
+            raise BadConfig(f"{where} must be one of {choices}{hint_text}", param=where)
+        return value
+    if isinstance(hint, UnionType):
+        hint = next(a for a in get_args(hint) if a is not type(None))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise BadConfig(
+            f"{where} must be {hint.__name__}, not {type(value).__name__}", param=where
+        )
+    return value

@@ -1,0 +1,114 @@
+"""The error tree: HTTP status and exit code follow from the class.
+
+FloeError                      500  exit 1
+|-- BadRequest                 400  exit 2   the caller's input is wrong
+|   |-- ContextTooLong         400           prompt and answer do not fit the model's context
+|   `-- BadConfig              400  exit 2   configuration file or option
+|-- NotAllowed                 401  exit 3   missing or wrong key
+|-- NotFound                   404  exit 4   no such model, adapter or file
+|-- BadAdapter                 409  exit 5   an adapter that cannot be applied
+|-- BadModel                   409  exit 6   a model file that cannot be loaded
+|-- Busy                       503  exit 7   no room now; try again
+|-- Missing                    501  exit 8   an optional part is not installed
+|-- PullFailed                 502  exit 9   no source gave the file with the right hash
+`-- CloudFailed                502  exit 10  the cloud did not answer; never ends a stream
+
+A message says what is wrong, where, and what to do. It never holds the user's text.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FloeError(Exception):
+    """Something Floe could not do, with a message for the person who asked for it."""
+
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    kind: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class BadRequest(FloeError):
+    """The caller's input is wrong; `param` names the field."""
+
+    http_status = 400
+    exit_code = 2
+    kind = "invalid_request_error"
+
+
+class ContextTooLong(BadRequest):
+    """Prompt and answer together do not fit the model's context."""
+
+
+class BadConfig(BadRequest):
+    """A configuration value that stops the start."""
+
+
+class NotAllowed(FloeError):
+    """A missing or wrong key."""
+
+    http_status = 401
+    exit_code = 3
+    kind = "authentication_error"
+
+
+class NotFound(FloeError):
+    """A model, adapter or file that is not there."""
+
+    http_status = 404
+    exit_code = 4
+    kind = "not_found_error"
+
+
+class BadAdapter(FloeError):
+    """An adapter that cannot be applied as it is; nothing was changed."""
+
+    http_status = 409
+    exit_code = 5
+    kind = "adapter_error"
+
+
+class BadModel(FloeError):
+    """A model file that cannot be loaded."""
+
+    http_status = 409
+    exit_code = 6
+    kind = "model_error"
+
+
+class Busy(FloeError):
+    """No room at the moment; the same call may succeed later."""
+
+    http_status = 503
+    exit_code = 7
+    kind = "overloaded_error"
+
+
+class Missing(FloeError):
+    """An optional part is not installed; the message says how to get it."""
+
+    http_status = 501
+    exit_code = 8
+    kind = "not_installed_error"
+
+
+class PullFailed(FloeError):
+    """No source gave the file with the expected hash."""
+
+    http_status = 502
+    exit_code = 9
+    kind = "pull_error"
+
+
+class CloudFailed(FloeError):
+    """The cloud did not answer in time or in form."""
+
+    http_status = 502
+    exit_code = 10
+    kind = "cloud_error"

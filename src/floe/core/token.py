@@ -1,0 +1,70 @@
+"""What a stream is made of: a start, tokens, an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from floe.core.route import Route
+from floe.core.verdict import Verdict
+
+Origin = Literal["edge", "fused", "cloud"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopToken:
+    """A candidate at one position."""
+
+    id: int
+    data: bytes
+    log_prob: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """A drawn token before text assembly.
+
+    `origin`: edge = the SLM alone; fused = both, and the SLM alone would have drawn the same;
+    cloud = both, and the cloud changed the draw. `log_prob` is under the distribution drawn from.
+    """
+
+    id: int
+    data: bytes
+    log_prob: float
+    origin: Origin
+    top: tuple[TopToken, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A drawn token and the text that became final with it (append-only, maybe empty)."""
+
+    draw: Draw
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """First event of a stream."""
+
+    verdict: Verdict
+    route: Route
+    prompt_tokens: int
+    cloud: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """Last event of a stream; `text` is what was still held back."""
+
+    reason: FinishReason
+    text: str
+    completion_tokens: int
+    fused_tokens: int
+    cloud_tokens: int
+    cloud_calls: int
+    cached_tokens: int
+
+
+Event = Started | Token | Finished

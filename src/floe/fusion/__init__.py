@@ -1,0 +1,1 @@
+"""One answer from two models: alignment, mixing, drawing."""

@@ -1,0 +1,1 @@
+"""Model files: sources, hash check, cache folder."""

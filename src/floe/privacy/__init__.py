@@ -1,0 +1,1 @@
+"""May this text leave the device, and why."""

@@ -1,0 +1,1 @@
+"""Which adapters answer, in which shares."""
