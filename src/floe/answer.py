@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import wrap_future
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +16,7 @@ from floe.core.route import Route
 from floe.core.text import TextStream
 from floe.core.token import Draw, Event, Finished, Started, Token
 from floe.core.verdict import Verdict
-from floe.engine.base import AdapterHandle, Engine, FloatArray
+from floe.engine.base import AdapterHandle, Engine, FloatArray, Session
 
 Adapters = Sequence[tuple[AdapterHandle, float]]
 
@@ -36,7 +38,9 @@ class Router(Protocol):
 class AdapterCache(Protocol):
     """Adapters in the engine's memory, pinned while the block runs."""
 
-    def lease(self, route: Route) -> AbstractAsyncContextManager[Adapters]: ...
+    def lease(
+        self, route: Route, *, expected_tokens: int = 0
+    ) -> AbstractAsyncContextManager[Adapters]: ...
 
 
 class Cloud(Protocol):
@@ -56,7 +60,7 @@ class Fuse(Protocol):
     def __call__(
         self,
         request: Request,
-        first_log_probs_V: FloatArray,
+        first_log_probs_V: asyncio.Future[FloatArray],
         step: Callable[[int], asyncio.Future[FloatArray]],
         advise: Advise | None,
     ) -> AsyncGenerator[Draw, None]: ...
@@ -74,3 +78,72 @@ class Parts:
     cloud: Cloud | None
     guard: Callable[[Advise, Callable[[str], Verdict]], Advise]
     fuse: Fuse
+
+
+async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
+    """Yield a start, the tokens of the answer and an end; ask the cloud only if it may see it.
+
+    Closing the generator at any point stops the work and gives session and lease back.
+    """
+    verdict = await asyncio.to_thread(parts.gate.inspect, request.texts())
+    route = await asyncio.to_thread(parts.router.choose, request)
+    prompt = parts.encode(request)
+    sampling = request.sampling
+    async with AsyncExitStack() as stack:
+        leased = parts.adapters.lease(route, expected_tokens=sampling.max_tokens)
+        adapters = await stack.enter_async_context(leased)
+        session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
+        stack.callback(session.close)
+        first_log_probs_V = wrap_future(session.submit(prompt))
+        cloud = parts.cloud if verdict.may_leave and request.cloud else None
+        advise = None
+        if cloud is not None:
+            advise = parts.guard(
+                await stack.enter_async_context(cloud.open(request)), parts.gate.inspect_draft
+            )
+        yield Started(
+            verdict=verdict,
+            route=route,
+            prompt_tokens=len(prompt),
+            cloud=cloud.name if cloud is not None else "",
+        )
+
+        def step(token: int) -> asyncio.Future[FloatArray]:
+            return wrap_future(session.submit([token]))
+
+        draws = parts.fuse(request, first_log_probs_V, step, advise)
+        text = TextStream(sampling.stop)
+        count = {"edge": 0, "fused": 0, "cloud": 0}
+        async with aclosing(draws):
+            async for draw in draws:
+                count[draw.origin] += 1
+                yield Token(draw=draw, text=text.feed(draw.data))
+                if text.stopped:
+                    break
+        total = sum(count.values())
+        ended = text.stopped or total < sampling.max_tokens
+        yield Finished(
+            reason="stop" if ended else "length",
+            text=text.finish(),
+            completion_tokens=total,
+            fused_tokens=count["fused"],
+            cloud_tokens=count["cloud"],
+            cached_tokens=session.cached_tokens,
+        )
+
+
+async def _session(
+    engine: Engine, adapters: Adapters, prompt: Sequence[int], max_tokens: int
+) -> Session:
+    """A session when its turn comes; one that arrives after a cancellation is given back."""
+    waiting = engine.session(adapters, prompt=prompt, max_tokens=len(prompt) + max_tokens)
+    try:
+        return await wrap_future(waiting)
+    except asyncio.CancelledError:
+        waiting.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(waiting: Future[Session]) -> None:
+    if not waiting.cancelled() and waiting.exception() is None:
+        waiting.result().close()

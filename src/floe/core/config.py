@@ -205,7 +205,5 @@ def _value(hint: Any, value: Any, *, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise BadConfig(
-            f"{where} must be {hint.__name__}, not {type(value).__name__}", param=where
-        )
+        raise BadConfig(f"{where} must be {hint.__name__}, not {type(value).__name__}", param=where)
     return value

@@ -63,7 +63,6 @@ class Finished:
     completion_tokens: int
     fused_tokens: int
     cloud_tokens: int
-    cloud_calls: int
     cached_tokens: int
 
 
