@@ -48,7 +48,7 @@ class ServeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyConfig:
-    """The gate. `ner` = auto uses the NER model when it is on disk, on requires it, off skips it."""
+    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only."""
 
     ner: Literal["auto", "on", "off"] = "auto"
     max_chars: int = 100_000
@@ -146,7 +146,7 @@ def load_config(path: Path | None) -> Config:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfig(f"{path} is not valid TOML: {error}") from error
-    config = _build(Config, data, where="")
+    config: Config = _build(Config, data, where="")
     check(config)
     return config
 
