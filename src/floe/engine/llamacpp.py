@@ -1,0 +1,301 @@
+"""The serving engine: llama.cpp in process, many sessions, adapters per session. V = real ids."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
+from floe.core.files import sha256_file
+from floe.core.model import ModelInfo
+from floe.engine.base import AdapterHandle, FloatArray
+from floe.engine.gguf_checks import check_adapter, checked_model, linear_shapes, per_layer
+from floe.engine.kv_context import KvContext
+from floe.engine.llama_library import last_log, library
+from floe.engine.placement import common_prefix
+from floe.engine.scheduler import Job, Scheduler, Seat
+from floe.engine.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaAdapter:
+    """A LoRA in llama.cpp's memory."""
+
+    key: str
+    pointer: int
+
+
+class LlamaCppEngine:
+    """A GGUF model with a pool of contexts. Implements engine.base.Engine; thread-safe."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        digest: str | None = None,
+        names: Iterable[str] = (),
+        threads: int = 0,
+        context_tokens: int = 2048,
+        max_contexts: int = 4,
+        sessions_per_context: int = 4,
+        max_waiting: int = 64,
+        kv_f32: bool = False,
+    ) -> None:
+        header = checked_model(path)
+        self._library = library()
+        self._model = self._library.load_model(path)
+        self._vocabulary = Vocabulary(self._library, self._model)
+        self._adapters: dict[int, LlamaAdapter] = {}
+        self._lock = threading.Lock()
+        self._linears = linear_shapes(header)
+        self._header, self._path, self._digest = header, path, digest
+        self._names = frozenset(n.lower() for n in names)
+        self.threads = threads or os.cpu_count() or 1
+
+        def new_context() -> KvContext:
+            return KvContext(
+                self._library,
+                self._model,
+                n_ctx=context_tokens,
+                n_seq=sessions_per_context,
+                threads=self.threads,
+                n_vocab=self._vocabulary.n_vocab,
+                kv_f32=kv_f32,
+            )
+
+        self._scheduler = Scheduler(
+            new_context,
+            context_tokens=context_tokens,
+            max_contexts=max_contexts,
+            max_waiting=max_waiting,
+        )
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """Identity and shape, from the file's header."""
+        meta = self._header.metadata
+        architecture = str(meta["general.architecture"])
+        layers = int(meta[f"{architecture}.block_count"])
+        heads = per_layer(self._header, "attention.head_count", layers)
+        names = {str(meta[k]).lower() for k in ("general.name", "general.basename") if k in meta}
+        return ModelInfo(
+            name=self._path.stem,
+            digest=self._digest or sha256_file(self._path),
+            architecture=architecture,
+            n_layers=layers,
+            width=int(meta[f"{architecture}.embedding_length"]),
+            n_heads=heads[0],
+            n_kv_heads=per_layer(self._header, "attention.head_count_kv", layers, default=heads)[0],
+            n_vocab=self._vocabulary.n_vocab,
+            context_tokens=int(meta.get(f"{architecture}.context_length", 0)),
+            eos_ids=self._vocabulary.eos_ids,
+            tokenizer_digest=self._vocabulary.digest,
+            chat_template=meta.get("tokenizer.chat_template"),
+            names=self._names | names,
+            linears=self._linears,
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokenizer."""
+        return self._vocabulary
+
+    @property
+    def failure(self) -> str | None:
+        """Why the engine's thread has ended, by class name; None while it runs."""
+        error = self._scheduler.failure
+        return type(error).__name__ if error else None
+
+    @property
+    def open_sessions(self) -> int:
+        """Sessions open now."""
+        return self._scheduler.open_seats
+
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of `text`; with `special`, control tokens written in it are recognised."""
+        return self._vocabulary.tokenize(text, special=special)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens."""
+        return self._vocabulary.token_bytes(token)
+
+    def load_adapter(self, path: Path, *, key: str) -> LlamaAdapter:
+        """Load a LoRA GGUF after checking that every tensor of it fits the model.
+
+        Runs on the caller's thread; streams go on meanwhile (bug-log A25).
+
+        Raises:
+            BadAdapter: anything in it does not fit; nothing was loaded.
+        """
+        architecture = str(self._header.metadata["general.architecture"])
+        check_adapter(path, architecture=architecture, linears=self._linears)
+        with self._lock:
+            pointer = self._library.c.llama_adapter_lora_init(self._model, str(path).encode())
+            if not pointer:
+                raise BadAdapter(f"llama.cpp refused the adapter {path}: {last_log()}")
+            adapter = LlamaAdapter(key=key, pointer=int(pointer))
+            self._adapters[adapter.pointer] = adapter
+        return adapter
+
+    def unload_adapter(self, handle: AdapterHandle) -> None:
+        """Free an adapter that no open session uses.
+
+        Raises:
+            BadRequest: it is in use, or was freed before.
+        """
+        adapter = self._own(handle)
+
+        def unload() -> None:
+            for context in self._scheduler.contexts:
+                if any(key == adapter.key for key, _ in context.key or ()):
+                    if not context.idle:
+                        raise BadRequest("the adapter is in use; close its sessions first")
+                    context.bind((), ())
+            with self._lock:
+                del self._adapters[adapter.pointer]
+                self._library.c.llama_adapter_lora_free(adapter.pointer)
+
+        self._scheduler.call(unload).result()
+
+    def _own(self, handle: AdapterHandle) -> LlamaAdapter:
+        if not isinstance(handle, LlamaAdapter) or self._adapters.get(handle.pointer) != handle:
+            raise BadRequest("the adapter is not loaded in this engine; load it first")
+        return handle
+
+    def session(
+        self,
+        adapters: Sequence[tuple[AdapterHandle, float]] = (),
+        *,
+        prompt: Sequence[int] = (),
+        max_tokens: int | None = None,
+    ) -> Future[LlamaSession]:
+        """A session under these adapters when its turn has come; see engine.base.Engine."""
+        owned = [(self._own(handle), float(scale)) for handle, scale in adapters]
+        for adapter, scale in owned:
+            if not math.isfinite(scale):
+                raise BadRequest(f"the scale of adapter {adapter.key[:12]} is not a number")
+        active = [(adapter, scale) for adapter, scale in owned if scale != 0.0]
+        key = tuple(sorted((adapter.key, scale) for adapter, scale in active))
+        opening = self._scheduler.open(
+            key,
+            [(adapter.pointer, scale) for adapter, scale in active],
+            prompt=tuple(prompt),
+            need_tokens=max_tokens or self._scheduler.context_tokens,
+        )
+        out: Future[LlamaSession] = Future()
+
+        def opened(seat: Future[Seat]) -> None:
+            error = None if seat.cancelled() else seat.exception()
+            if error is not None:
+                out.set_exception(error)
+            elif not seat.cancelled():
+                out.set_result(LlamaSession(self._scheduler, seat.result(), self.info.n_vocab))
+
+        opening.add_done_callback(opened)
+        return out
+
+    def close(self) -> None:
+        """Free contexts, adapters and model; idempotent."""
+        self._scheduler.stop()
+        with self._lock:
+            for pointer in self._adapters:
+                self._library.c.llama_adapter_lora_free(pointer)
+            self._adapters.clear()
+            if self._model:
+                self._library.c.llama_model_free(self._model)
+                self._model = 0
+
+
+class LlamaSession:
+    """One sequence; see engine.base.Session."""
+
+    def __init__(self, scheduler: Scheduler, seat: Seat, n_vocab: int) -> None:
+        self._scheduler, self._seat, self._n_vocab = scheduler, seat, n_vocab
+        self._tokens: list[int] = []
+        self._cached = list(seat.row.tokens)
+        self.cached_tokens = 0
+        self._closed = False
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Every token fed and not rolled back."""
+        return self._tokens
+
+    def submit(self, tokens: Sequence[int], *, every: bool = False) -> Future[FloatArray]:
+        """Feed tokens; see engine.base.Session. A bad call fails its future, nothing else."""
+        future: Future[FloatArray] = Future()
+        if error := self._fault(tokens):
+            future.set_exception(error)
+            return future
+        keep = len(self._tokens)
+        skip = 0
+        if self._cached and not every:  # the last token is always fed again (bug-log A38)
+            skip = min(common_prefix(self._cached, tokens), len(tokens) - 1)
+            self.cached_tokens = skip
+        self._cached = []
+        self._tokens.extend(tokens)
+        job = Job(keep_tokens=keep + skip, tokens=list(tokens[skip:]), every=every, future=future)
+        self._scheduler.submit(self._seat, job)
+        return future
+
+    def _fault(self, tokens: Sequence[int]) -> FloeError | None:
+        room = self._seat.row.reserved_tokens
+        if self._closed:
+            return BadRequest("the session is closed")
+        if self._seat.job is not None:
+            return BadRequest("the session is still busy with the tokens before")
+        if not tokens:
+            return BadRequest("there are no tokens to feed", param="prompt")
+        if any(not 0 <= t < self._n_vocab for t in tokens):
+            return BadRequest(f"token ids must be between 0 and {self._n_vocab - 1}")
+        if len(self._tokens) + len(tokens) > room:
+            return ContextTooLong(
+                f"{len(self._tokens) + len(tokens)} tokens are more than the {room} reserved for "
+                "this session: ask for fewer tokens",
+                param="max_tokens",
+            )
+        return None
+
+    def feed(self, tokens: Sequence[int], *, every: bool = False) -> FloatArray:
+        """`submit` and wait."""
+        return self.submit(tokens, every=every).result()
+
+    def rollback(self, n_tokens: int) -> None:
+        """Forget the last `n_tokens`.
+
+        Raises:
+            BadRequest: more than were fed, or a feed is running.
+        """
+        if not 0 <= n_tokens <= len(self._tokens) or self._seat.job is not None:
+            raise BadRequest(f"cannot roll back {n_tokens} of {len(self._tokens)} tokens now")
+        if n_tokens:
+            del self._tokens[-n_tokens:]
+
+    def fork(self) -> LlamaSession:
+        """A second session that goes on from here.
+
+        Raises:
+            Busy: no room for it.
+        """
+        if self._closed or self._seat.job is not None:
+            raise BadRequest("cannot fork a closed or busy session")
+
+        def twin() -> Seat:
+            self._seat.context.truncate(self._seat.row, len(self._tokens))
+            return self._scheduler.fork(self._seat)
+
+        other = LlamaSession(self._scheduler, self._scheduler.call(twin).result(), self._n_vocab)
+        other._tokens, other._cached = list(self._tokens), []
+        return other
+
+    def close(self) -> None:
+        """Give the row back; what is in it may serve as a prefix later. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._scheduler.leave(self._seat)

@@ -1,0 +1,357 @@
+"""One thread owns every context: it admits sessions, and gives each context its turn.
+
+A turn is one llama_decode: the next token of every session of a context together with a chunk of
+a waiting prompt. Contexts with work take turns, so two streams with different adapters both
+advance; sessions that share their adapters are batched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floe.core.errors import Busy, ContextTooLong, FloeError
+from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece, log_softmax_
+from floe.engine.placement import Place, place_bound, place_idle, rows_to_forget
+
+CHUNK_ALONE_TOKENS = 256
+CHUNK_SHARED_TOKENS = 32  # bounds how long another context's next token waits
+CHUNK_EVERY_TOKENS = 32  # bounds the logits buffer, V floats a token
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """Tokens on their way into a sequence that is first cut back to `keep_tokens`."""
+
+    keep_tokens: int
+    tokens: Sequence[int]
+    every: bool
+    future: Future[NDArray[np.float32]]
+    done_tokens: int = 0
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class Seat:
+    """What an open session owns: a row of a context, and its job if one runs."""
+
+    context: KvContext
+    row: KvSequence
+    job: Job | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
+    key: AdapterKey
+    adapters: Sequence[tuple[int, float]]
+    prompt: Sequence[int]
+    need_tokens: int
+    future: Future[Seat]
+
+
+class Scheduler:
+    """Admission in order of arrival, turns in circles. Thread-safe."""
+
+    def __init__(
+        self,
+        new_context: Callable[[], KvContext],
+        *,
+        context_tokens: int,
+        max_contexts: int,
+        max_waiting: int,
+    ) -> None:
+        self._new_context, self.context_tokens = new_context, context_tokens
+        self._max_contexts, self._max_waiting = max_contexts, max_waiting
+        self.contexts: list[KvContext] = []
+        self._seats: list[Seat] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._wake = threading.Condition()
+        self._clock, self._turn, self._changed, self._stopping = 0, 0, False, False
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="floe-engine", daemon=True)
+        self._thread.start()
+
+    # --- called from any thread ---
+
+    def open(
+        self,
+        key: AdapterKey,
+        adapters: Sequence[tuple[int, float]],
+        *,
+        prompt: Sequence[int],
+        need_tokens: int,
+    ) -> Future[Seat]:
+        """A seat with `need_tokens` of room when its turn has come; FIFO (bug-log A67)."""
+        future: Future[Seat] = Future()
+        if need_tokens > self.context_tokens:
+            future.set_exception(
+                ContextTooLong(
+                    f"prompt and answer need {need_tokens} tokens, the context holds "
+                    f"{self.context_tokens}: shorten the prompt or lower max_tokens",
+                    param="max_tokens",
+                )
+            )
+            return future
+        with self._wake:
+            if self._refuse(future):
+                return future
+            if len(self._waiting) >= self._max_waiting:
+                future.set_exception(Busy(f"{self._max_waiting} requests wait already; try again"))
+                return future
+            self._waiting.append(
+                _Waiting(
+                    key=key,
+                    adapters=adapters,
+                    prompt=prompt,
+                    need_tokens=need_tokens,
+                    future=future,
+                )
+            )
+            self._notify()
+        return future
+
+    def submit(self, seat: Seat, job: Job) -> None:
+        """Start a job on a seat that has none."""
+        with self._wake:
+            if not self._refuse(job.future):
+                seat.job = job
+                self._notify()
+
+    def leave(self, seat: Seat) -> None:
+        """Give a seat back; its job, if any, is dropped at the next turn."""
+
+        def vacate() -> None:
+            if seat in self._seats:
+                self._seats.remove(seat)
+                seat.row.open, seat.row.reserved_tokens = False, 0
+                if seat.job is not None and not seat.job.future.cancel():
+                    seat.job.future.set_exception(FloeError("the session was closed"))
+                seat.job = None
+
+        self.call(vacate)
+
+    def call(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run `work` on the engine's thread, between turns."""
+        future: Future[Any] = Future()
+        with self._wake:
+            if not self._refuse(future):
+                self._calls.append((work, future))
+                self._notify()
+        return future
+
+    def stop(self) -> None:
+        """Fail what waits, free every context, end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._notify()
+        self._thread.join()
+
+    @property
+    def open_seats(self) -> int:
+        """Sessions open now."""
+        return len(self._seats)
+
+    def _notify(self) -> None:
+        self._changed = True
+        self._wake.notify()
+
+    def _refuse(self, future: Future[Any]) -> bool:
+        if self._stopping or self.failure is not None:
+            future.set_exception(FloeError("the engine has stopped; restart the server"))
+            return True
+        return False
+
+    # --- the engine's thread ---
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._serve_calls()
+                self._admit()
+                if not self._decode_turn():
+                    with self._wake:
+                        self._wake.wait_for(lambda: self._changed)
+                        self._changed = False
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._end()
+
+    def _serve_calls(self) -> None:
+        while self._calls:
+            work, future = self._calls.popleft()
+            try:
+                result = work()
+            except Exception as error:  # the caller's to handle, whatever it is
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def _admit(self) -> None:
+        while self._waiting:
+            waiting = self._waiting[0]
+            place = self._place(waiting)
+            if place is None:
+                return
+            self._waiting.popleft()
+            if not waiting.future.set_running_or_notify_cancel():
+                continue
+            try:
+                seat = self._seat(waiting, place)
+            except FloeError as error:
+                waiting.future.set_exception(error)
+            else:
+                waiting.future.set_result(seat)
+
+    def _place(self, waiting: _Waiting) -> Place | None:
+        need = waiting.need_tokens
+        place = place_bound(self.contexts, waiting.key, waiting.prompt, need)
+        if place is None and len(self.contexts) < self._max_contexts:
+            self.contexts.append(self._new_context())
+        return place or place_idle(self.contexts, need)
+
+    def _seat(self, waiting: _Waiting, place: Place) -> Seat:
+        context, row = place.context, place.row
+        if place.rebind:
+            context.bind(waiting.key, waiting.adapters)
+        elif place.source is not row:
+            context.copy_prefix(place.source, row, place.n_prefix)
+        context.truncate(row, place.n_prefix)
+        row.open, row.reserved_tokens = True, waiting.need_tokens
+        for cached in rows_to_forget(context, row):
+            context.forget(cached)
+        seat = Seat(context=context, row=row)
+        self._touch(row)
+        self._seats.append(seat)
+        return seat
+
+    def fork(self, seat: Seat) -> Seat:
+        """A second seat at the same point; engine thread only.
+
+        Raises:
+            Busy: no free row or no room for the same reserve again.
+        """
+        context, need = seat.context, seat.row.reserved_tokens
+        free = [s for s in context.sequences if not s.open]
+        in_use = sum(s.reserved_tokens for s in context.sequences if s.open)
+        if not free or in_use + need > context.n_ctx:
+            raise Busy("no room to fork a session: raise model.context_tokens")
+        row = min(free, key=lambda s: s.last_used)
+        context.copy_prefix(seat.row, row, len(seat.row.tokens))
+        row.open, row.reserved_tokens = True, need
+        for cached in rows_to_forget(context, row):
+            context.forget(cached)
+        twin = Seat(context=context, row=row)
+        self._seats.append(twin)
+        return twin
+
+    def _touch(self, row: KvSequence) -> None:
+        self._clock += 1
+        row.last_used = self._clock
+
+    def _decode_turn(self) -> bool:
+        """One decode of the next context that has work; False when none has."""
+        busy = [c for c in self.contexts if any(s.job for s in self._seats if s.context is c)]
+        if not busy:
+            return False
+        self._turn += 1
+        context = min(busy, key=lambda c: (self.contexts.index(c) - self._turn) % self._circle)
+        self._turn = self.contexts.index(context)
+        seats = [s for s in self._seats if s.context is context and s.job and self._begin(s)]
+        pieces = self._plan(seats, alone=len(busy) == 1)
+        if pieces:
+            self._decode(context, pieces)
+        return True
+
+    @property
+    def _circle(self) -> int:
+        return max(len(self.contexts), 1)
+
+    def _begin(self, seat: Seat) -> bool:
+        """Cut the row back before a job's first token; False when its caller has gone."""
+        job = seat.job
+        if job is None:
+            return False
+        if job.done_tokens == 0 and not job.future.running():
+            if not job.future.set_running_or_notify_cancel():
+                seat.job = None
+                return False
+            seat.context.truncate(seat.row, job.keep_tokens)
+        return True
+
+    def _plan(self, seats: list[Seat], *, alone: bool) -> list[tuple[Seat, Piece]]:
+        """Short jobs whole, then long ones in chunks, within one batch."""
+        room = seats[0].context.n_batch if seats else 0
+        chunk = CHUNK_ALONE_TOKENS if alone else CHUNK_SHARED_TOKENS
+        plan = []
+        for seat in sorted(seats, key=_left):
+            job = seat.job
+            if job is None:
+                continue
+            limit = min(chunk, CHUNK_EVERY_TOKENS) if job.every else chunk
+            n = min(_left(seat), limit, room)
+            if n <= 0:
+                break
+            tokens = job.tokens[job.done_tokens : job.done_tokens + n]
+            last = job.done_tokens + n == len(job.tokens)
+            wanted = range(n) if job.every else ([n - 1] if last else [])
+            plan.append((seat, Piece(sequence=seat.row, tokens=tokens, wanted=wanted)))
+            room -= n
+            chunk = max(chunk - n, 1)
+        return plan
+
+    def _decode(self, context: KvContext, plan: list[tuple[Seat, Piece]]) -> None:
+        try:
+            logits = context.decode([piece for _, piece in plan])
+        except FloeError as error:
+            for seat, _ in plan:
+                if seat.job is not None:
+                    seat.job.future.set_exception(error)
+                    seat.job = None
+            return
+        for (seat, piece), rows in zip(plan, logits, strict=True):
+            self._touch(seat.row)
+            self._advance(seat, len(piece.tokens), rows)
+
+    def _advance(self, seat: Seat, n_tokens: int, rows: NDArray[np.float32]) -> None:
+        job = seat.job
+        if job is None:
+            return
+        job.done_tokens += n_tokens
+        if len(rows):
+            job.rows.append(log_softmax_(rows))
+        if job.done_tokens == len(job.tokens):
+            seat.job = None
+            result = job.rows[0] if len(job.rows) == 1 else np.concatenate(job.rows)
+            job.future.set_result(result if job.every else result[-1])
+
+    def _end(self) -> None:
+        error = FloeError("the engine has stopped; restart the server")
+        with self._wake:
+            self._stopping = True
+            futures: list[Future[Any]] = [w.future for w in self._waiting]
+            futures += [s.job.future for s in self._seats if s.job]
+            futures += [future for _, future in self._calls]
+            self._waiting.clear()
+            self._calls.clear()
+            for seat in self._seats:
+                seat.job = None
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+        for context in self.contexts:
+            context.close()
+        self.contexts.clear()
+
+
+def _left(seat: Seat) -> int:
+    return len(seat.job.tokens) - seat.job.done_tokens if seat.job else 0
