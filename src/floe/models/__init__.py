@@ -1,1 +1,1 @@
-"""Model files: sources, hash check, cache folder."""
+"""Model files: known by name or reference, pulled from several sources, trusted by hash only."""
