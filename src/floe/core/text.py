@@ -35,10 +35,11 @@ class TextStream:
         return text if self.stopped else text + rest
 
     def _release(self, text: str) -> str:
-        cut = min((at for s in self._stop if (at := text.find(s)) >= 0), default=-1)
-        if cut >= 0:
+        met = [(at + len(s), at) for s in self._stop if (at := text.find(s)) >= 0]
+        if met:
+            # the stop that is complete first, so that the pieces' borders change nothing
             self.stopped, self._held = True, ""
-            return text[:cut]
+            return text[: min(met)[1]]
         hold = max((_partial(text, s) for s in self._stop), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
