@@ -13,7 +13,6 @@ from floe.models.sources import SourceFailed
 CONNECT_S = 3.0
 _READ_S = 30.0
 _TRIES = 5
-_CHUNK_BYTES = 1 << 18
 _MAX_BYTES = 200_000_000_000
 
 
@@ -121,7 +120,7 @@ def _receive(
     done = start
     with part.path.open("r+b" if start else "wb") as file:
         file.seek(start)
-        for chunk in response.iter_raw(_CHUNK_BYTES):
+        for chunk in response.iter_raw():
             done += len(chunk)
             if done > limit:
                 raise SourceFailed(f"the server sent more than the {limit} bytes expected")
