@@ -51,7 +51,11 @@ class Session(Protocol):
         ...
 
     def rollback(self, n_tokens: int) -> None:
-        """Forget the last `n_tokens`; the next feed is as if they had never been fed."""
+        """Forget the last `n_tokens`; the next feed is as if they had never been fed.
+
+        Raises:
+            BadRequest: more than were fed, or a feed is running.
+        """
         ...
 
     def fork(self) -> Session:
