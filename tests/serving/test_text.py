@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def whole(data: bytes, stop: tuple[str, ...]) -> str:
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     borders = [0, *sorted(p % (len(data) + 1) for p in places), len(data)]
-    return [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(borders)]
 
 
 texts = st.text(alphabet="ab<|>。終😀 é\n", max_size=40).map(str.encode)
