@@ -1,0 +1,101 @@
+"""Fused decoding, token by token: the SLM draws, the cloud advises while it answers in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floe.core.advice import Advice, Advise
+from floe.core.request import Request
+from floe.core.token import Draw, Origin
+from floe.fusion.align import Alignment
+from floe.fusion.asking import Asking
+from floe.fusion.mix import mix
+from floe.fusion.sample import Sampler, best
+
+FloatArray = NDArray[np.float32]
+Step = Callable[[int], "asyncio.Future[FloatArray]"]
+
+
+class Fuser:
+    """`answer.Fuse` with a fixed weight.
+
+    `weight` is the SLM's share (1 = the SLM alone, and the cloud is not even asked). `budget_ms`
+    is how long a token waits for the cloud once the SLM is ready, `first_budget_ms` the same for
+    the first token, when the cloud still has the whole prompt to read.
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float,
+        budget_ms: float,
+        first_budget_ms: float,
+        alignment: Alignment,
+        eos_ids: frozenset[int],
+        token_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._weight, self._alignment = weight, alignment
+        self._budget_ms, self._first_budget_ms = budget_ms, first_budget_ms
+        self._eos_ids, self._token_bytes = eos_ids, token_bytes
+
+    async def __call__(
+        self,
+        request: Request,
+        first_log_probs_V: asyncio.Future[FloatArray],
+        step: Step,
+        advise: Advise | None,
+    ) -> AsyncGenerator[Draw, None]:
+        """Yield tokens until the end token (not yielded) or `max_tokens`.
+
+        Only what is needed is decoded and asked: the next step starts when the consumer wants
+        the next token. Closing the generator cancels the step and the question that are out.
+        `Draw.log_prob` and `Draw.top` are under the mix before temperature and top_p.
+
+        Raises:
+            FloeError: what the engine's step raised. The cloud's failures never end a stream.
+        """
+        sampler = Sampler(request.sampling)
+        asking = Asking(advise) if advise is not None and self._weight < 1.0 else None
+        text, edge = b"", first_log_probs_V
+        budget_ms = self._first_budget_ms
+        try:
+            for n_left in range(request.sampling.max_tokens, 0, -1):
+                advice = await asking.advice(text, edge, budget_ms) if asking else None
+                draw = self._draw(sampler, await edge, advice, request.top_log_probs)
+                if draw.id in self._eos_ids:
+                    return
+                yield draw
+                text, budget_ms = text + draw.data, self._budget_ms
+                if n_left > 1:
+                    edge = step(draw.id)
+        finally:
+            _drop(edge)
+            if asking:
+                await asking.close()
+
+    def _draw(
+        self, sampler: Sampler, log_q_V: FloatArray, advice: Advice | None, n_top: int
+    ) -> Draw:
+        p_V = self._alignment.cloud_probs(advice, log_q_V) if advice is not None else None
+        log_f_V = log_q_V if p_V is None else mix(log_q_V, p_V, self._weight)
+        choice = sampler.draw(log_q_V, log_f_V)
+        origin: Origin = "edge"
+        if p_V is not None:
+            origin = "fused" if choice.id == choice.edge_id else "cloud"
+        return Draw(
+            id=choice.id,
+            data=self._token_bytes(choice.id),
+            log_prob=float(log_f_V[choice.id]),
+            origin=origin,
+            top=best(log_f_V, n_top, self._token_bytes),
+        )
+
+
+def _drop(edge: asyncio.Future[FloatArray]) -> None:
+    """Cancel a step nobody waits for; read its error, which asyncio would else print."""
+    if not edge.cancel() and not edge.cancelled():
+        edge.exception()
