@@ -1,0 +1,113 @@
+"""What the adapter cache is made of: slots, what it asks of others, what it tells of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
+
+from floe.adapters.mix import MixKey
+from floe.adapters.store import Entry
+from floe.core.adapter import StoredAdapter
+
+H = TypeVar("H")
+H_co = TypeVar("H_co", covariant=True)
+
+State = Literal["registered", "loading", "ready", "failed"]
+
+
+class Store(Protocol):
+    """Where adapters lie; `AdapterStore` is one."""
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Every name, the broken ones too."""
+        ...
+
+    def find(self, name: str, digest: str) -> StoredAdapter:
+        """The adapter with that content; raises BadAdapter."""
+        ...
+
+    def opened(self, stored: StoredAdapter) -> AbstractContextManager[Path]:
+        """Its GGUF, checked before and after the block; raises BadAdapter."""
+        ...
+
+
+class Mix(Protocol):
+    """Where composed adapters lie; `MixCache` is one."""
+
+    def has(self, key: MixKey) -> bool:
+        """Whether it is composed already."""
+        ...
+
+    def composed(self, key: MixKey) -> AbstractContextManager[Path]:
+        """Its GGUF, kept while the block runs; raises BadAdapter."""
+        ...
+
+
+class Load(Protocol[H_co]):
+    """The engine's `load_adapter`."""
+
+    def __call__(self, path: Path, /, *, key: str) -> H_co:
+        """The handle of the adapter in `path`; raises BadAdapter."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Totals since the start, and gauges: resident, pinned and leased are apart (bug-log A28)."""
+
+    hits: int
+    misses: int
+    coalesced: int
+    evictions: int
+    failures: int
+    mixes: int
+    load_ms: float
+    budget_bytes: int
+    resident_bytes: int
+    pinned_bytes: int
+    resident: int
+    leased: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An adapter in the listing (A11, A23, A32, A34).
+
+    `fit` says how many adapters of its size the budget holds. `last_used_s` is the time of its last lease, seconds since the epoch.
+    """
+
+    name: str
+    digest: str
+    tier: Literal["memory", "disk", "none"]
+    state: State
+    reason: str
+    pins: int
+    n_bytes: int
+    rank: int
+    fit: int
+    last_used_s: float | None
+
+
+@dataclass(kw_only=True, eq=False)
+class Slot(Generic[H]):
+    """One adapter or mix, resident or on its way; `parts` are the digests it is made of."""
+
+    key: str
+    name: str
+    n_bytes: int
+    parts: frozenset[str]
+    open: Callable[[], AbstractContextManager[Path]]
+    task: asyncio.Task[None] | None = None
+    handle: H | None = None
+    pins: int = 0
+    is_doomed: bool = False
+    last_used_s: float = 0.0
+
+    @property
+    def is_evictable(self) -> bool:
+        """Whether it is in memory and nobody holds it."""
+        return self.pins == 0 and self.handle is not None
