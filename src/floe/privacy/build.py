@@ -1,0 +1,52 @@
+"""The gate that a configuration asks for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from floe.core.config import PrivacyConfig
+from floe.core.errors import Missing
+from floe.privacy.base import Detector
+from floe.privacy.detector import RuleDetector
+from floe.privacy.gate import Gate
+from floe.privacy.ner import NerDetector, NerFiles
+
+_log = logging.getLogger(__name__)
+
+
+def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None) -> Gate:
+    """Rules always; the NER model (model, tokenizer, config) as `config.ner` says.
+
+    Raises:
+        Missing: `ner` is "on" and the model or its runtime is not there.
+        BadModel: the model's files cannot be loaded, also under "auto".
+    """
+    rules = RuleDetector()
+    detectors: list[Detector] = [rules]
+    ner = _ner(config, ner_files)
+    if ner is not None:
+        detectors.append(ner)
+    return Gate(
+        detectors=detectors,
+        draft_detectors=[rules],
+        max_chars=config.max_chars,
+        timeout_ms=config.timeout_ms,
+    )
+
+
+def _ner(config: PrivacyConfig, paths: tuple[Path, Path, Path] | None) -> NerDetector | None:
+    if config.ner == "off" or (config.ner == "auto" and paths is None):
+        return None
+    if paths is None:
+        raise Missing(
+            'privacy.ner is "on" but the NER model is not there. Get it with: floe pull rampart'
+        )
+    model, tokenizer, labels = paths
+    try:
+        return NerDetector(files=NerFiles(model=model, tokenizer=tokenizer, config=labels))
+    except Missing as error:
+        if config.ner == "on":
+            raise
+        _log.warning("the privacy gate works with rules only: %s", error)
+        return None

@@ -1,0 +1,26 @@
+"""Medical record, patient and case numbers, named as such."""
+
+from __future__ import annotations
+
+import re
+
+from floe.privacy.rules.base import PatternRule
+
+_NAMES = (
+    r"(?:(?<![A-Za-z0-9])(?:MRN|PHN|EMPI|medical record|hospital|patient|health record|case file"
+    r"|chart|admission|inpatient|outpatient|Fallnummer|Patientennummer|Patienten-ID|NIP)"
+    r"|病历号?|住院号|门诊号|就诊号|患者编号|病案号|病人编号)"
+)
+
+RULE = PatternRule(
+    name="medical_record",
+    entity="MEDICAL_RECORD_NUMBER",
+    pattern=re.compile(
+        rf"{_NAMES}(?:[ _-]?(?:number|num|no\.?|nr\.?|id|identifier|ID|#))?"
+        r"\s?(?:is|was|为|是)?[:#=：]?\s?#?"
+        r"(?P<value>[A-Za-z]{0,4}-?[0-9]{2,4}(?:[-/ ]?[0-9]{2,6}){1,3}[A-Za-z]?)(?![0-9A-Za-z])",
+        re.IGNORECASE,
+    ),
+    score=0.85,
+    check=lambda value: sum(c.isdigit() for c in value) >= 5,
+)

@@ -1,0 +1,117 @@
+"""Telephone numbers; the only door to the `phonenumbers` library (Google's number plans).
+
+A bare run of digits counts only beside a context word; numbers written with a country code, an
+area code or a trunk 0 in the usual groups count by themselves when a number plan knows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from floe.core.errors import Missing
+from floe.privacy.base import Span
+from floe.privacy.rules.base import digits_of, near, words
+
+try:
+    import phonenumbers
+except ImportError as error:
+    raise Missing(
+        "the privacy gate needs phonenumbers. Install it with: pip install 'floe[serve]'"
+    ) from error
+
+REGIONS = ("US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "IN", "CN")
+_CANDIDATE = re.compile(
+    r"(?<![0-9A-Za-z])(?<![0-9][-.,:/_])(?<![-=]\+)"
+    r"(?:\+|\(\+?)?[0-9]{1,5}(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()?[0-9]{1,9}){1,7}"
+    r"(?:,? ?(?:x|ext\.?|分机) ?[0-9]{1,6})?(?![0-9A-Za-z]|[-.,:/_][0-9]|%)"
+)
+_CONTEXT = words(
+    "phone", "telephone", "tel", "tele", "call", "calls", "called", "calling", "mobile", "cell",
+    "cellphone", "fax", "whatsapp", "sms", "text me", "text him", "text her", "dial", "contact",
+    "hotline", "ring", "answering", "desk", "office", "voicemail",
+    "phone number", "my number", "reach me", "reached", "telefon", "handy",
+    "tel.", "portable", "telefono", "telefoon", "numero", "telefonu", "rufnummer", "téléphone",
+    "teléfono", "móvil", "numéro", "电话", "手机", "联系", "座机", "传真", "致电",
+    "热线", "电話", "携帯",
+)  # fmt: skip
+_US = re.compile(r"(?:1[-. ])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[-. ])[2-9][0-9]{2}[-. ][0-9]{4}")
+_TRUNK = re.compile(r"\(?0[1-9][0-9]{0,4}\)?[ ./-]{1,2}[0-9].*")
+_CN_MOBILE = re.compile(r"1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}")
+_LABEL_BEFORE = re.compile(
+    r"(?<![A-Za-z])(?:tel|phone|fax|mobile|cell|desk|office|telefon|telefax|handy|whatsapp|电话|手机|传真)"
+    r"(?: ?(?:no|nr|number|号码?)\.?)?\.?[:：]? ?$",
+    re.IGNORECASE,
+)
+_LABEL_CHARS = 24
+_EXTENSION = re.compile(r",? ?(?:x|ext\.?|分机) ?[0-9]{1,6}$")
+_DATE = re.compile(
+    r"(?:1[4-9]|2[01])[0-9]{2}([-./ ])[0-9]{1,2}\1[0-9]{1,2}.*"
+    r"|[0-9]{1,2}([-./ ])[0-9]{1,2}\2(?:1[4-9]|2[01])[0-9]{2}.*"
+)
+_MIN_DIGITS, _MAX_DIGITS, _MIN_WITH_COUNTRY = 7, 15, 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhoneRule:
+    """Numbers valid in one of REGIONS, or anywhere with a country code."""
+
+    name: str = "phone"
+    opaque_too: bool = False
+
+    def find(self, text: str) -> Iterator[Span]:
+        """Spans in the normalised text."""
+        for match in _CANDIDATE.finditer(text):
+            value = match[0]
+            digits = digits_of(_EXTENSION.sub("", value))
+            if not _MIN_DIGITS <= len(digits) <= _MAX_DIGITS or _DATE.fullmatch(value):
+                continue
+            score = _score(value, digits, text, match)
+            if score > 0:
+                yield Span(
+                    entity="PHONE_NUMBER",
+                    start=match.start(),
+                    end=match.end(),
+                    score=score,
+                    recogniser=self.name,
+                )
+
+
+def _score(value: str, digits: str, text: str, match: re.Match[str]) -> float:
+    if value.startswith(("+", "(+")):
+        if _valid("+" + digits, None):
+            return 0.9
+        return 0.6 if len(digits) >= _MIN_WITH_COUNTRY else 0.0
+    if digits.startswith("00") and _valid("+" + digits[2:], None):
+        return 0.8
+    if _CN_MOBILE.fullmatch(value) and _valid(digits, "CN"):
+        return 0.75
+    if _US.fullmatch(_EXTENSION.sub("", value)) and _valid(digits, "US"):
+        return 0.75
+    if _TRUNK.fullmatch(value) and any(_valid(digits, r) for r in REGIONS):
+        return 0.7
+    if _LABEL_BEFORE.search(text[max(0, match.start() - _LABEL_CHARS) : match.start()]):
+        return 0.7
+    if near(text, match.start(), match.end(), _CONTEXT):
+        if any(_valid(digits, r) for r in REGIONS):
+            return 0.85
+        return 0.55 if _looks_written(value) else 0.0
+    return 0.0
+
+
+def _looks_written(value: str) -> bool:
+    """Grouped like a telephone number of some country that is not listed."""
+    groups = len(re.findall(r"[0-9]+", value))
+    return groups >= 3 or (groups == 2 and "." not in value)
+
+
+def _valid(number: str, region: str | None) -> bool:
+    try:
+        parsed = phonenumbers.parse(number, region)
+    except phonenumbers.NumberParseException:
+        return False
+    return bool(phonenumbers.is_valid_number(parsed))
+
+
+RULE = PhoneRule()

@@ -1,0 +1,32 @@
+"""Polish PESEL (act of 24 September 2010): eleven digits with a date and a check digit."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, weighted_sum, words
+
+_CENTURIES = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}
+
+
+def is_valid(value: str) -> bool:
+    """Whether date (the century is added to the month) and check digit are right."""
+    month = int(value[2:4])
+    try:
+        year = _CENTURIES[month // 20] + int(value[:2])
+        datetime.date(year, month % 20, int(value[4:6]))
+    except ValueError:
+        return False
+    return weighted_sum(value, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
+
+
+RULE = PatternRule(
+    name="pl_pesel",
+    entity="PL_PESEL",
+    pattern=re.compile(rf"{LEFT}[0-9]{{11}}{RIGHT}"),
+    score=0.3,
+    check=is_valid,
+    context=words("pesel", "numer pesel", "national id", "ewidencyjny"),
+    context_score=0.95,
+)

@@ -1,0 +1,18 @@
+"""UK national insurance number (HMRC NIM39110): prefixes that are given out, suffix A to D."""
+
+from __future__ import annotations
+
+import re
+
+from floe.privacy.rules.base import PatternRule
+
+RULE = PatternRule(
+    name="uk_nino",
+    entity="UK_NINO",
+    pattern=re.compile(
+        r"(?<![0-9A-Za-z])(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
+        r"[ -]?(?:[0-9]{2}[ -]?){3}[A-D](?![0-9A-Za-z])",
+        re.IGNORECASE,
+    ),
+    score=0.8,
+)
