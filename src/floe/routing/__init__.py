@@ -1,1 +1,1 @@
-"""Which adapters answer, in which shares."""
+"""Which adapters answer a request: static embedding, softmax over centroids, explicit mixes."""
