@@ -60,6 +60,7 @@ class Script:
     ends: bool = True
     requests: list[Request] = field(default_factory=list)
     running: int = 0
+    drawn: int = 0
     hanging: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     cleaned: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -81,6 +82,7 @@ class Script:
         for at, one in enumerate(self.draws[: request.sampling.max_tokens], start=1):
             await self._point(at)
             drawn.append(one)
+            self.drawn = at
             yield Token(draw=one, text=text.feed(one.data))
             if text.stopped:
                 break
@@ -179,41 +181,49 @@ def served(app: ASGIApp) -> Iterator[int]:
 Sent = list[dict[str, Any]]
 
 
-async def call(
-    app: ASGIApp,
-    path: str,
-    body: bytes,
-    *,
-    leave: Callable[[Sent], bool] = lambda sent: False,
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> Sent:
-    """One POST by hand; the client leaves once `leave` holds for what it was sent."""
-    sent: Sent = []
-    changed = asyncio.Event()
-    waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+def never(sent: Sent) -> bool:
+    return False
 
-    async def receive() -> dict[str, Any]:
-        if waiting:
+
+class Caller:
+    """A client by hand: POSTs once; leaves when told to, or once `leave` holds."""
+
+    def __init__(self, app: ASGIApp, path: str, *, leave: Callable[[Sent], bool] = never) -> None:
+        self.sent: Sent = []
+        self._app = app
+        self._path = path
+        self._leave = leave
+        self._left = asyncio.Event()
+
+    def hang_up(self) -> None:
+        self._left.set()
+
+    async def post(self, body: bytes) -> Sent:
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if not waiting:
+                await self._left.wait()
+                return {"type": "http.disconnect"}
             return waiting.pop()
-        while not leave(sent):
-            changed.clear()
-            await changed.wait()
-        return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
-        sent.append(message)
-        changed.set()
+        await self._app(self._scope(), receive, self.take)  # type: ignore[arg-type]
+        return self.sent
 
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), *headers],
-        "state": {},
-    }
-    await app(scope, receive, send)  # type: ignore[arg-type]
-    return sent
+    async def take(self, message: Any) -> None:
+        self.sent.append(message)
+        if self._leave(self.sent):
+            self.hang_up()
+
+    def _scope(self) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": self._path,
+            "raw_path": self._path.encode(),
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "state": {},
+        }
