@@ -23,7 +23,15 @@ from floe.core.request import Request
 
 _MAX_ANSWER_BYTES = 1_000_000
 _END_STRINGS = frozenset(
-    "<|im_end|> <|endoftext|> </s> <|eot_id|> <|end_of_text|> <|end|> <end_of_turn>".split()
+    [
+        "<|im_end|>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eot_id|>",
+        "<|end_of_text|>",
+        "<|end|>",
+        "<end_of_turn>",
+    ]
 )
 
 

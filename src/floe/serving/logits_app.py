@@ -107,9 +107,9 @@ class Scorer:
         """Advice at the end of `answer` and at every token boundary of `draft` after it.
 
         The bytes of answer + draft are tokenised as one text and put behind the prompt's ids, so
-        no seam is re-encoded (bug-log B47). A place is left out where this model would not pause:
-        inside a character, where a token crosses the end of the answer, and after a single space
-        at the very end, which belongs to the next word (B46).
+        no seam is re-encoded (bug-log B47) and nothing is trimmed, here or on the edge (B46). A
+        place is left out where this model has no boundary: inside a character, where a token
+        crosses the end of the answer, or where the tokenizer does not give the bytes back.
 
         Raises:
             ContextTooLong, Busy, FloeError: as the engine says.
@@ -144,8 +144,6 @@ class Scorer:
         if len(text) < len(request.answer) or b"".join(pieces) != text:
             return ids, []
         ends = [0, *accumulate(map(len, pieces))]
-        if text.endswith(b" ") and not text[-2:-1].isspace():
-            ends.pop()
         start = len(request.answer)
         return ids, [(n_ids, end) for n_ids, end in enumerate(ends) if end >= start]
 
