@@ -102,8 +102,9 @@ def parse_lora_gguf(
         if a_RI is None or b_OR is None or a_RI.ndim != 2:
             faults.append(f"{module}: is not a pair of matrices {_A[1:]} and {_B[1:]}")
             continue
-        scale = np.float32(_alpha(meta) / a_RI.shape[0] if _alpha(meta) else 1.0)
-        pairs[module] = LoraPair(a_RI=a_RI, b_OR=b_OR * scale)
+        with np.errstate(all="ignore"):  # what is not finite is refused by its value
+            scale = np.float32(np.float64(_alpha(meta)) / a_RI.shape[0] if _alpha(meta) else 1.0)
+            pairs[module] = LoraPair(a_RI=a_RI, b_OR=b_OR * scale)
     if not pairs:
         faults.append(f"holds no LoRA pair. The model's modules: {sample(model.linears)}")
     faults += pair_faults(pairs, model)

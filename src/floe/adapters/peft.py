@@ -174,7 +174,8 @@ def _rank_faults(modules: _Modules, config: PeftConfig) -> list[str]:
 
 
 def _scaled(name: str, path: str, pair: LoraPair, config: PeftConfig, model: ModelInfo) -> LoraPair:
-    b_OR = pair.b_OR * np.float32(config.scale_of(path))
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by its value
+        b_OR = pair.b_OR * np.float32(config.scale_of(path))
     if names.is_permuted(name, model.architecture):
         b_OR = names.permute_rows(b_OR, names.head_width(model))
     return LoraPair(a_RI=pair.a_RI, b_OR=b_OR)

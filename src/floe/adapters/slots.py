@@ -77,7 +77,8 @@ class Counters:
 class Row:
     """An adapter in the listing (A11, A23, A32, A34).
 
-    `fit` says how many adapters of its size the budget holds. `last_used_s` is the time of its last lease, seconds since the epoch.
+    `fit` says how many adapters of its size the budget holds. `last_used_s` is the time
+    of its last lease, seconds since the epoch.
     """
 
     name: str
