@@ -14,10 +14,10 @@ from pathlib import Path
 from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
 from floe.core.files import sha256_file
 from floe.core.model import ModelInfo
-from floe.engine.base import AdapterHandle, FloatArray
+from floe.engine.base import AdapterHandle, FloatArray, Session
 from floe.engine.gguf_checks import check_adapter, checked_model, linear_shapes, per_layer
 from floe.engine.kv_context import KvContext
-from floe.engine.llama_library import last_log, library
+from floe.engine.llama_library import Library, last_log, library
 from floe.engine.placement import common_prefix
 from floe.engine.scheduler import Job, Scheduler, Seat
 from floe.engine.vocabulary import Vocabulary
@@ -107,6 +107,16 @@ class LlamaCppEngine:
         return self._vocabulary
 
     @property
+    def path(self) -> Path:
+        """The model's file."""
+        return self._path
+
+    @property
+    def library(self) -> Library:
+        """The llama.cpp library it runs on."""
+        return self._library
+
+    @property
     def failure(self) -> str | None:
         """Why the engine's thread has ended, by class name; None while it runs."""
         error = self._scheduler.failure
@@ -174,7 +184,7 @@ class LlamaCppEngine:
         *,
         prompt: Sequence[int] = (),
         max_tokens: int | None = None,
-    ) -> Future[LlamaSession]:
+    ) -> Future[Session]:
         """A session under these adapters when its turn has come; see engine.base.Engine."""
         owned = [(self._own(handle), float(scale)) for handle, scale in adapters]
         for adapter, scale in owned:
@@ -188,7 +198,7 @@ class LlamaCppEngine:
             prompt=tuple(prompt),
             need_tokens=max_tokens or self._scheduler.context_tokens,
         )
-        out: Future[LlamaSession] = Future()
+        out: Future[Session] = Future()
 
         def opened(seat: Future[Seat]) -> None:
             error = None if seat.cancelled() else seat.exception()

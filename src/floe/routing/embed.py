@@ -59,14 +59,22 @@ class StaticEmbedding:
 
         The first 512 tokens count, without special ones.
         """
-        # Halves of surrogate pairs can come in through JSON; the tokenizer refuses them.
-        clean = text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
-        ids_T = self._tokenizer.encode(clean, add_special_tokens=False).ids[:_MAX_TOKENS]
+        ids_T = self._ids(text)
         if not ids_T:
             return np.zeros(self.width, dtype=np.float32)
         mean_D: FloatArray = self._matrix_VD[ids_T].astype(np.float32).mean(axis=0)
         length = np.linalg.norm(mean_D)
         return mean_D / length if length > 0 else mean_D
+
+    def count_tokens(self, text: str) -> int:
+        """How many tokens of the text count."""
+        return len(self._ids(text))
+
+    def _ids(self, text: str) -> list[int]:
+        # Halves of surrogate pairs can come in through JSON; the tokenizer refuses them.
+        clean = text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        return ids[:_MAX_TOKENS]
 
 
 def _map_matrix(path: Path) -> NDArray[np.float16]:

@@ -1,0 +1,262 @@
+"""Configuration to concrete parts: the only place that chooses classes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from floe.adapters.cache import AdapterCache
+from floe.adapters.mix import MixCache
+from floe.adapters.source import shipped
+from floe.adapters.store import AdapterStore
+from floe.answer import Cloud, Parts
+from floe.cloud.logits import LogitCloud
+from floe.cloud.openai_stream import OpenAICloud
+from floe.core.config import CloudConfig, Config, ModelConfig, Secrets
+from floe.core.errors import NotFound
+from floe.core.files import atomic_write, safe_name
+from floe.engine.base import FloatArray
+from floe.engine.chat import ChatFormat
+from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
+from floe.fusion.align import Alignment
+from floe.fusion.generate import Fuser
+from floe.models.cache import PulledModel
+from floe.models.pull import available, ensure
+from floe.models.sources import Progress
+from floe.privacy.build import build_gate
+from floe.privacy.gate import Gate
+from floe.privacy.guard import guarded
+from floe.privacy.ledger import EgressLedger
+from floe.routing.embed import StaticEmbedding
+from floe.routing.router import Router
+
+EMBEDDING = "wordllama-256"
+NER = "rampart-ner"
+LEDGER = "egress.jsonl"
+STAND_IN = "qwen2.5-coder-0.5b-instruct"
+
+
+@dataclass(kw_only=True)
+class Edge:
+    """A device with everything a request needs; `close` frees it."""
+
+    config: Config
+    home: Path
+    engine: LlamaCppEngine
+    store: AdapterStore
+    cache: AdapterCache[LlamaAdapter]
+    gate: Gate
+    router: Router
+    embedding: StaticEmbedding
+    ledger: EgressLedger | None
+    parts: Parts
+    close: Callable[[], None] = field(repr=False)
+
+
+def open_engine(
+    config: ModelConfig, *, home: Path, progress: Progress | None = None
+) -> LlamaCppEngine:
+    """The engine for a model's name, reference or path, pulled first if need be.
+
+    Raises:
+        NotFound, PullFailed, BadModel, Missing: with what to do.
+    """
+    pulled = model_files(config.name, home=home, progress=progress)
+    return LlamaCppEngine(
+        pulled.files["model"],
+        digest=pulled.digest,
+        names={pulled.name, *pulled.base_names},
+        threads=config.threads,
+        context_tokens=config.context_tokens,
+        max_contexts=config.max_contexts,
+        sessions_per_context=config.sessions_per_context,
+    )
+
+
+def model_files(name: str, *, home: Path, progress: Progress | None = None) -> PulledModel:
+    """A model on disk, by name, reference or path. A GGUF path is used where it lies."""
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return PulledModel(name=path.stem, files={"model": path}, digest="")
+    pulled = ensure(name, home=home, progress=progress)
+    if "model" not in pulled.files:
+        raise NotFound(f"{name!r} is not a language model; known ones: floe pull --list")
+    return pulled
+
+
+def open_store(config: Config, engine: LlamaCppEngine, *, home: Path) -> AdapterStore:
+    """The adapter store of this model, with the shipped adapters put in once."""
+    folder = Path(config.adapters.folder) if config.adapters.folder else home / "adapters"
+    root = folder.expanduser() / safe_name(engine.info.name, what="model")
+    store = AdapterStore(root, engine.info)
+    if config.adapters.shipped:
+        _put_in_shipped(store, engine, root / "shipped.json")
+    return store
+
+
+def _put_in_shipped(store: AdapterStore, engine: LlamaCppEngine, marker: Path) -> None:
+    """Add each shipped adapter made for this base, unless it was put in before (and removed)."""
+    done = set(json.loads(marker.read_text())) if marker.is_file() else set()
+    fits = [f for f in shipped() if f.name not in done and _declared_base(f) in engine.info.names]
+    for folder in fits:
+        store.add(folder)
+    if fits:
+        with atomic_write(marker) as file:
+            file.write(json.dumps(sorted(done | {f.name for f in fits})).encode())
+
+
+def _declared_base(folder: Path) -> str:
+    declared = json.loads((folder / "adapter_config.json").read_text())
+    return str(declared["base_model_name_or_path"]).rsplit("/", 1)[-1].lower()
+
+
+def open_cloud(config: CloudConfig, secrets: Secrets, ledger: EgressLedger | None) -> Cloud | None:
+    """The client for the configured endpoint; None when there is none."""
+
+    def on_send(destination: str, payload: bytes, request_id: str) -> None:
+        if ledger is not None:
+            ledger.record(destination, payload, "verdict: allow", request_id)
+
+    if config.kind == "none":
+        return None
+    if config.kind == "floe":
+        return LogitCloud(
+            url=config.url,
+            key=secrets.cloud_key,
+            top_k=config.top_k,
+            connect_timeout_ms=config.connect_timeout_ms,
+            on_send=on_send,
+        )
+    return OpenAICloud(
+        url=config.url,
+        key=secrets.cloud_key,
+        model=config.model,
+        connect_timeout_ms=config.connect_timeout_ms,
+        on_send=on_send,
+    )
+
+
+def chat_format(engine: LlamaCppEngine) -> ChatFormat:
+    """How this model's prompts are written."""
+    vocabulary = engine.vocabulary
+    return ChatFormat(
+        template=engine.info.chat_template,
+        tokenize=lambda text, special: engine.tokenize(text, special=special),
+        control_texts=vocabulary.control_texts,
+        bos_text=vocabulary.bos_text,
+        eos_text=vocabulary.eos_text,
+    )
+
+
+def open_gate(config: Config, *, home: Path) -> Gate:
+    """The privacy gate, with the NER model when it is on disk."""
+    on_disk = {m.name: m for m in available(home)}.get(NER)
+    roles = ("model", "tokenizer", "config")
+    files = [on_disk.files[r] for r in roles] if on_disk else None
+    return build_gate(config.privacy, (files[0], files[1], files[2]) if files else None)
+
+
+def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmbedding:
+    """The router's embedding, pulled first if need be."""
+    pulled = ensure(EMBEDDING, home=home, progress=progress)
+    return StaticEmbedding(
+        weights=pulled.files["weights"], tokenizer=pulled.files["tokenizer"], digest=pulled.digest
+    )
+
+
+def open_router(
+    config: Config, engine: LlamaCppEngine, store: AdapterStore, embedding: StaticEmbedding
+) -> Router:
+    """The router over what is in the store now."""
+    return Router(
+        embedding=embedding,
+        adapters=lambda: [s.manifest for s in store.list()],
+        base_names=[engine.info.name, *sorted(engine.info.names)],
+        config=config.routing,
+    )
+
+
+def run_f32(model: Path, adapter: Path | None, prompts: Sequence[str]) -> list[FloatArray]:
+    """Log-probabilities (T, V) of each prompt on an F32 model, for `adapters.verify`."""
+    engine = LlamaCppEngine(model, digest="verify", context_tokens=512, kv_f32=True)
+    try:
+        routes = [(engine.load_adapter(adapter, key="verified"), 1.0)] if adapter else []
+        out = []
+        for prompt in prompts:
+            session = engine.session(routes).result()
+            out.append(session.feed(engine.tokenize(prompt), every=True))
+            session.close()
+        return out
+    finally:
+        engine.close()
+
+
+def _fuser(config: Config, engine: LlamaCppEngine) -> Fuser:
+    info = engine.info
+    pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
+    return Fuser(
+        weight=config.fusion.weight,
+        budget_ms=config.fusion.budget_ms,
+        first_budget_ms=config.fusion.first_budget_ms,
+        alignment=Alignment(token_bytes=pieces, eos_ids=info.eos_ids),
+        eos_ids=info.eos_ids,
+        token_bytes=engine.token_bytes,
+    )
+
+
+@contextmanager
+def edge(
+    config: Config, secrets: Secrets, *, home: Path, progress: Progress | None = None
+) -> Iterator[Edge]:
+    """Everything on the device, freed at the end of the block."""
+    with ExitStack() as stack:
+        engine = open_engine(config.model, home=home, progress=progress)
+        stack.callback(engine.close)
+        store = open_store(config, engine, home=home)
+        ledger = EgressLedger(path=home / LEDGER) if config.privacy.ledger else None
+        cache: AdapterCache[LlamaAdapter] = AdapterCache(
+            store=store,
+            load=engine.load_adapter,
+            unload=engine.unload_adapter,
+            budget_bytes=config.adapters.budget_bytes,
+            mix=MixCache(
+                folder=home / "mixes" / engine.info.digest[:16],
+                tensors=lambda digest: store.tensors(store.find("", digest)),
+                max_bytes=4 * config.adapters.budget_bytes,
+            ),
+        )
+        gate = open_gate(config, home=home)
+        embedding = open_embedding(home=home, progress=progress)
+        router = open_router(config, engine, store, embedding)
+        parts = Parts(
+            gate=gate,
+            router=router,
+            adapters=cache,
+            engine=engine,
+            encode=chat_format(engine).encode,
+            cloud=open_cloud(config.cloud, secrets, ledger),
+            guard=guarded,
+            fuse=_fuser(config, engine),
+        )
+        yield Edge(
+            config=config,
+            home=home,
+            engine=engine,
+            store=store,
+            cache=cache,
+            gate=gate,
+            router=router,
+            embedding=embedding,
+            ledger=ledger,
+            parts=parts,
+            close=stack.close,
+        )
+
+
+def cpu_count() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
