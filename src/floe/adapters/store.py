@@ -74,13 +74,17 @@ class AdapterStore:
         digest = content_digest(read.lora)
         with self._lock():
             old = self._record_or_none(name)
-            same = old is not None and old.manifest.digest == digest
+            same = (
+                old is not None
+                and (old.manifest.name, old.manifest.digest) == (name, digest)
+                and old.shape_digest == self._shape_digest
+            )
             if old is not None and same and self._is_whole(old):
                 return self._stored(self._refreshed(old, read, description))
             if self._path(name).exists() and not same and not replace:
                 raise BadRequest(
-                    f"an adapter named {name!r} with other content is in the store. Choose "
-                    "another name, or replace it",
+                    f"an adapter named {name!r} with other content, or a damaged one, is in the "
+                    "store. Choose another name, or replace it",
                     param="name",
                 )
             gguf = self._objects / digest / "adapter.gguf"
