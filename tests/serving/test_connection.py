@@ -97,6 +97,46 @@ async def test_a58_a_client_that_leaves_with_the_last_chunk_has_its_answer() -> 
     assert now["floe_requests_in_flight"] == 0
 
 
+async def test_a58_a_client_that_leaves_before_the_last_chunk_is_taken_has_its_answer() -> None:
+    class Stuck(Caller):
+        async def take(self, message: Any) -> None:
+            await super().take(message)
+            if b'finish_reason":"stop' in message.get("body", b""):
+                self.hang_up()
+                await asyncio.Event().wait()
+
+    app = build_app(service_of(Script()))
+    await Stuck(app, CHAT).post(body(stream=True))
+    now = await figures(app)
+    assert now["floe_requests_cancelled_total"] == 0
+    assert now["floe_requests_in_flight"] == 0
+
+
+async def test_a60_a_send_that_fails_closes_the_answer_at_once() -> None:
+    class Broken(Caller):
+        async def take(self, message: Any) -> None:
+            await super().take(message)
+            if len(self.sent) == 3:
+                raise OSError
+
+    script = Script(draws=[draw(b"x")] * 50)
+    app = build_app(service_of(script))
+    await Broken(app, CHAT).post(body(stream=True))
+    assert script.running == 0
+    assert script.drawn < 5
+    assert (await figures(app))["floe_requests_cancelled_total"] == 1
+
+
+def test_a_refusal_reaches_a_client_that_is_still_sending() -> None:
+    size = 12_000_000  # more than the kernel buffers on its own
+    with (
+        served(build_app(service_of(Script()))) as port,
+        socket.create_connection(("127.0.0.1", port), WAIT_S) as sock,
+    ):
+        sock.sendall(request_bytes(b" " * size, announced=size))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
 def reset(sock: socket.socket) -> None:
     """Close with a TCP reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -16,33 +16,6 @@ STALLED_S = 60.0
 """A client that takes nothing for so long is gone, whatever its socket says."""
 
 
-LINGER_BYTES = 16_000_000
-LINGER_S = 5.0
-
-
-class Incoming:
-    """A `receive` that knows whether the body has been read to its end."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._open = True
-
-    async def __call__(self) -> Message:
-        """The next message."""
-        message = await self._receive()
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            self._open = False
-        return message
-
-    async def drain(self) -> None:
-        """Read the rest of a body nobody wants: closing with unread bytes loses the answer."""
-        left_bytes = LINGER_BYTES
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                while self._open and left_bytes > 0:
-                    left_bytes -= len((await self()).get("body", b""))
-
-
 class Slots:
     """At most `most` answers at a time; a place is given back when its block ends (A59)."""
 

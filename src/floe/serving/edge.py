@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from floe.core.config import ServeConfig
 from floe.core.errors import BadConfig, NotAllowed
-from floe.serving.connection import Incoming
 from floe.serving.errors import ClientGone, HostNotAllowed, described, headers_of, note
 from floe.serving.metrics import CLIENT_GONE, Metrics
 from floe.serving.replies import encode
@@ -96,17 +95,14 @@ class Edge:
                 ]
             await send(message)
 
-        headers, incoming = Headers(scope=scope), Incoming(receive)
         try:
-            self._guard.check(path, headers)
-            await self._app(scope, incoming, tagged)
+            self._guard.check(path, Headers(scope=scope))
+            await self._app(scope, receive, tagged)
         except (ClientDisconnect, ClientGone):
-            status = status or CLIENT_GONE
+            pass  # nobody is left to tell; counted below
         except Exception as error:
             note(error, request_id=request_id)
             if not status:
-                if "expect" not in headers:
-                    await incoming.drain()
                 await send_error(error, tagged, request_id=request_id)
         finally:
             self._metrics.request(path, status or CLIENT_GONE)
