@@ -163,8 +163,9 @@ def write_centroids(package: Path, centroids: dict[str, Centroid]) -> None:
     for name, centroid in centroids.items():
         folder = package / "adapters" / "shipped" / name
         if folder.is_dir():
-            text = json.dumps(vars_of(centroid)) + "\n"
-            (folder / "centroid.json").write_text(text, encoding="utf-8")
+            path = folder / "centroid.json"
+            old = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            path.write_text(json.dumps(old | vars_of(centroid)) + "\n", encoding="utf-8")
         else:
             print(f"no folder {folder}: centroid not written", file=sys.stderr)
 
@@ -203,7 +204,7 @@ def main() -> None:
         for s in SOURCES
     }
     centroids = {
-        name: centroid_of([t for e in parts.train for t in (e.prompt, e.short)], embedding)
+        name: centroid_of([t for e in parts.train for t in sorted({e.prompt, e.short})], embedding)
         for name, parts in splits.items()
     }
     if args.write:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
+from floe.core.adapter import Centroid
 from floe.core.errors import BadModel, BadRequest
+from floe.core.files import sha256_file
 from floe.routing.centroid import centroid_of
-from floe.routing.embed import StaticEmbedding
+from floe.routing.embed import StaticEmbedding, shipped_background
 
 Files = tuple[Path, Path]
 
@@ -73,6 +75,52 @@ def test_meaning_shows(embedding: StaticEmbedding) -> None:
     cancer = embedding("Is chemotherapy effective against cancer?")
     loop = embedding("Write a Python function that reverses a list.")
     assert tumour @ cancer > tumour @ loop + 0.2
+
+
+@pytest.fixture(scope="module")
+def own(wordllama_files: Files) -> StaticEmbedding:
+    """With the background that ships."""
+    weights, tokenizer = wordllama_files
+    digest = sha256_file(weights)
+    return StaticEmbedding(
+        weights=weights, tokenizer=tokenizer, digest=digest, background=shipped_background(digest)
+    )
+
+
+def test_the_background_is_taken_away(own: StaticEmbedding, embedding: StaticEmbedding) -> None:
+    background = shipped_background(
+        "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5"
+    )
+    assert background is not None
+    rest = embedding("How many apples are left?") - np.array(background.vector)
+    assert own("How many apples are left?") == pytest.approx(rest / np.linalg.norm(rest), abs=1e-5)
+    assert not own("").any()
+
+
+def test_b35_another_background_is_another_embedding(
+    own: StaticEmbedding, wordllama_files: Files
+) -> None:
+    weights, tokenizer = wordllama_files
+    other = StaticEmbedding(
+        weights=weights,
+        tokenizer=tokenizer,
+        digest="d" * 64,
+        background=Centroid(encoder_digest="d" * 64, vector=(0.1,) * 256),
+    )
+    assert len({own.digest, other.digest, "d" * 64, sha256_file(weights)}) == 4
+
+
+def test_b35_a_background_of_other_weights_is_refused(wordllama_files: Files) -> None:
+    weights, tokenizer = wordllama_files
+    assert shipped_background("e" * 64) is None
+    for background in (
+        Centroid(encoder_digest="e" * 64, vector=(0.1,) * 256),
+        Centroid(encoder_digest="d" * 64, vector=(0.1,) * 4),
+    ):
+        with pytest.raises(BadModel, match=r"background was made with other weights than .*256"):
+            StaticEmbedding(
+                weights=weights, tokenizer=tokenizer, digest="d" * 64, background=background
+            )
 
 
 def test_the_matrix_is_mapped_not_read(embedding: StaticEmbedding) -> None:

@@ -1,8 +1,8 @@
 """A text as the mean of its tokens' rows in a fixed matrix: no network to run, half a millisecond.
 
-From the mean, the mean of ordinary texts (the background) is taken away: what is left is what a
-text has of its own. Without that, all texts look alike and a topic is hard to tell from small talk
-(`scripts/evaluate_routing.py --raw` shows the difference).
+From the mean, the mean of ordinary texts (the background) can be taken away: what is left is what
+a text has of its own. `scripts/evaluate_routing.py`, with and without `--raw`, shows what that is
+worth to the router.
 
 Legend: V rows of the matrix (token ids), D width, T tokens of a text.
 """
