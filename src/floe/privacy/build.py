@@ -12,6 +12,8 @@ from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
 from floe.privacy.ner import NerDetector, NerFiles
 
+# The number plans are read on first use, which takes a request's worth of time.
+_WARM = "07700 900123"
 _log = logging.getLogger(__name__)
 
 
@@ -23,6 +25,7 @@ def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None)
         BadModel: the model's files cannot be loaded, also under "auto".
     """
     rules = RuleDetector()
+    rules.find(_WARM)
     detectors: list[Detector] = [rules]
     ner = _ner(config, ner_files)
     if ner is not None:

@@ -10,6 +10,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class TooLateError(Exception):
+    """The call was given up; it is no TimeoutError, which the call itself may raise."""
+
+
 class DeadlineRunner:
     """Calls in daemon threads, at most `max_threads` at once, the stuck ones counted.
 
@@ -24,11 +28,11 @@ class DeadlineRunner:
         """What `call` returns or raises.
 
         Raises:
-            TimeoutError: not done, or not even begun, after `timeout_ms`.
+            TooLateError: not done, or not even begun, after `timeout_ms`.
         """
         until = time.monotonic() + timeout_ms / 1000
         if not self._places.acquire(timeout=timeout_ms / 1000):
-            raise TimeoutError("no place to run")
+            raise TooLateError("no place to run")
         done = threading.Event()
         outcome: list[tuple[T | None, BaseException | None]] = []
 
@@ -47,7 +51,7 @@ class DeadlineRunner:
             self._places.release()
             raise
         if not done.wait(max(0.0, until - time.monotonic())):
-            raise TimeoutError("not done in time")
+            raise TooLateError("not done in time")
         result, error = outcome[0]
         if error is not None:
             raise error

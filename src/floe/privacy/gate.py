@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from floe.core.verdict import Finding, Verdict
 from floe.privacy.base import Detector, Span
-from floe.privacy.deadline import DeadlineRunner
+from floe.privacy.deadline import DeadlineRunner, TooLateError
 from floe.privacy.draft import DraftMemory
 
 _DRAFT = "draft"
@@ -61,7 +61,7 @@ class Gate:
             return self._runner.run(
                 lambda: self._decide(pairs, self._detectors, at), timeout_ms=self._timeout_ms
             )
-        except TimeoutError:
+        except TooLateError:
             where = f"detector {at[0]}" if at[0] else "the detectors"
             return Verdict(
                 action="local", reason=f"{where} did not finish within {self._timeout_ms} ms"

@@ -20,7 +20,8 @@ _DATE = (
 _NAMES = (
     r"(?:(?<![A-Za-z0-9])(?:d\.?o\.?b\.?|date of birth|birth ?date|birth ?day|born(?: on)?"
     r"|geboren(?: am)?|geburtsdatum|né(?:e)? le|date de naissance|fecha de nacimiento"
-    r"|nacid[oa] el|data di nascita|nat[oa] il|geboortedatum|data urodzenia)(?![A-Za-z])|出生日期|出生年月日?|生日|出生于|生于)"
+    r"|nacid[oa] el|data di nascita|nat[oa] il|geboortedatum|data urodzenia)(?![A-Za-z])"
+    r"|出生日期|出生年月日?|生日|出生于|生于)"
 )
 
 RULE = PatternRule(

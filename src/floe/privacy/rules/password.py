@@ -11,6 +11,8 @@ _NAMES = (
     r"|apikey|access[_ -]?token|auth[_ -]?token|secret[_ -]?key|client[_ -]?secret|private[_ -]?key"
     r"|kennwort|passwort|contraseña|密码|口令|密钥)"
 )
+# Without quotes and white space; a comma or full stop at the end belongs to the sentence.
+_VALUE = r"[!#-&(-~\u00c0-\u024f]{3,199}[!#-&(-+/-:<-~\u00c0-\u024f]"
 _PLACEHOLDER = re.compile(
     r"[$<{%*#\[(&@].*|.*[(\[{].*|.*(?:\.{3}|…|\*{3}|x{4}).*|(?:none|null|nil|true|false|bool|str|string"
     r"|bytes|int|float|undefined|required|optional|your|my|the|self|os|env|process|config|settings"
@@ -41,7 +43,7 @@ ASSIGNED = PatternRule(
     entity="PASSWORD",
     pattern=re.compile(
         rf"(?<![A-Za-z0-9]){_NAMES}[\"']?\s{{0,3}}(?:[:=：]|=>|:=)\s{{0,3}}[\"']?"
-        r"(?P<value>[^\s\"'，。；]{4,200})",
+        rf"(?P<value>{_VALUE})",
         re.IGNORECASE,
     ),
     score=0.8,
@@ -54,7 +56,7 @@ SAID = PatternRule(
     pattern=re.compile(
         r"(?<![A-Za-z0-9])(?:password|passcode|passphrase|pin|passwort|kennwort|密码|口令)"
         r"(?: (?:for|of|to) (?:[A-Za-z]{1,20} ?){1,4})?\s?(?:is|was|ist|es|是|为)\s{0,2}[\"']?"
-        r"(?P<value>[^\s\"'，。；]{4,100})",
+        rf"(?P<value>{_VALUE})",
         re.IGNORECASE,
     ),
     score=0.75,

@@ -13,7 +13,7 @@ USERINFO = PatternRule(
         r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,100}:(?P<value>[^\s/@\"'<>]{1,200})@"
         r"(?=[A-Za-z0-9\[])"
     ),
-    score=0.9,
+    score=0.97,  # above the e-mail address that it looks like
     check=lambda value: not value.startswith(("$", "{", "<", "*")),
     opaque_too=True,
 )
@@ -25,7 +25,7 @@ QUERY = PatternRule(
         r"(?P<value>[A-Za-z0-9%._~+/-]{8,500})",
         re.IGNORECASE,
     ),
-    score=0.8,
+    score=0.85,
     check=lambda value: any(c.isdigit() for c in value),
     opaque_too=True,
 )

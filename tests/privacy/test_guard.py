@@ -1,0 +1,104 @@
+"""Once private, for good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from floe.core.advice import Advice, Candidate
+from floe.core.verdict import Verdict
+from floe.privacy.detector import RuleDetector
+from floe.privacy.gate import Gate
+from floe.privacy.guard import guarded
+
+ADVICE = Advice(offset_bytes=0, candidates=(Candidate(data=b"x", log_prob=-0.1),))
+ALLOW = Verdict(action="allow", reason="fine")
+LOCAL = Verdict(action="local", reason="found PERSON")
+
+
+class Cloud:
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    async def __call__(self, answer: bytes) -> Advice | None:
+        self.asked.append(answer)
+        return ADVICE
+
+
+async def test_clean_answers_reach_the_cloud() -> None:
+    cloud, seen = Cloud(), []
+
+    def inspect(text: str) -> Verdict:
+        seen.append(text)
+        return ALLOW
+
+    ask = guarded(cloud, inspect)
+    assert await ask(b"") is ADVICE
+    assert await ask("né".encode()[:2]) is ADVICE
+    assert await ask(b"\xff\xfe ok") is ADVICE
+    assert seen == ["", "n", "\ufffd\ufffd ok"]
+    assert cloud.asked == [b"", b"n\xc3", b"\xff\xfe ok"]
+
+
+async def test_after_one_local_the_cloud_is_never_asked_again() -> None:
+    cloud = Cloud()
+    ask = guarded(cloud, lambda text: LOCAL if "secret" in text else ALLOW)
+    assert await ask(b"my ") is ADVICE
+    assert await ask(b"my secret") is None
+    assert await ask(b"my ") is None
+    assert cloud.asked == [b"my "]
+
+
+async def test_a_raising_inspector_counts_as_local(caplog: pytest.LogCaptureFixture) -> None:
+    cloud, calls = Cloud(), []
+
+    def inspect(text: str) -> Verdict:
+        calls.append(text)
+        raise RuntimeError("alice@example.com")
+
+    ask = guarded(cloud, inspect)
+    with caplog.at_level(logging.DEBUG):
+        assert await ask(b"alice@example.com") is None
+        assert await ask(b"") is None
+    assert (cloud.asked, len(calls)) == ([], 1)
+    assert "RuntimeError" in caplog.text
+    assert "alice" not in caplog.text
+
+
+async def test_an_inspector_that_answers_nonsense_counts_as_local() -> None:
+    cloud = Cloud()
+    assert await guarded(cloud, lambda text: None)(b"hi") is None  # type: ignore[arg-type,return-value]
+    assert cloud.asked == []
+
+
+async def test_advice_on_its_way_is_dropped_when_the_answer_has_become_private() -> None:
+    release = asyncio.Event()
+
+    async def slow(answer: bytes) -> Advice | None:
+        await release.wait()
+        return ADVICE
+
+    ask = guarded(slow, lambda text: LOCAL if text else ALLOW)
+    first = asyncio.ensure_future(ask(b""))
+    await asyncio.sleep(0)  # lets the first ask reach the cloud
+    assert await ask(b"private") is None
+    release.set()
+    assert await first is None
+
+
+async def test_with_the_real_gate_a_number_stops_the_asking() -> None:
+    gate = Gate(
+        detectors=[RuleDetector()],
+        draft_detectors=[RuleDetector()],
+        max_chars=1000,
+        timeout_ms=1000,
+    )
+    cloud = Cloud()
+    ask = guarded(cloud, gate.inspect_draft)
+    answer = b"Your card is 4111 1111 1111 1111."
+    given = [await ask(answer[:n]) for n in range(len(answer) + 1)]
+    assert given.index(None) == answer.index(b"1111.") + 4
+    assert all(advice is None for advice in given[given.index(None) :])
+    assert max(len(asked) for asked in cloud.asked) < answer.index(b"1111.") + 4
