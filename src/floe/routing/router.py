@@ -135,9 +135,9 @@ def _sort_out(manifests: Sequence[AdapterManifest], *, digest: str, width: int) 
     for manifest in manifests:
         fault = _fault(manifest, digest=digest, width=width)
         if fault is None and manifest.centroid is not None:
-            if manifest.digest not in kept:  # one adapter under two names has one share
-                vector_D = np.asarray(manifest.centroid.vector, dtype=np.float64)
-                kept[manifest.digest] = (manifest, vector_D / np.linalg.norm(vector_D))
+            vector_D = np.asarray(manifest.centroid.vector, dtype=np.float64)
+            # One adapter under two names has one share, under the first.
+            kept.setdefault(manifest.digest, (manifest, vector_D / np.linalg.norm(vector_D)))
         else:
             skipped.append(f"{manifest.name} ({fault})")
     return _Candidates(
