@@ -7,7 +7,7 @@ from asyncio import wrap_future
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from floe.core.advice import Advise
@@ -88,6 +88,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
     verdict = await asyncio.to_thread(parts.gate.inspect, request.texts())
     route = await asyncio.to_thread(parts.router.choose, request)
     prompt = parts.encode(request)
+    request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
     sampling = request.sampling
     async with AsyncExitStack() as stack:
         leased = parts.adapters.lease(route, expected_tokens=sampling.max_tokens)
@@ -130,6 +131,14 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             cloud_tokens=count["cloud"],
             cached_tokens=session.cached_tokens,
         )
+
+
+def _fitted(request: Request, *, room_tokens: int) -> Request:
+    """The request with `max_tokens` cut to the room left, if nobody asked for a number."""
+    sampling = request.sampling
+    if not sampling.fits_room or not 0 < room_tokens < sampling.max_tokens:
+        return request
+    return replace(request, sampling=replace(sampling, max_tokens=room_tokens))
 
 
 async def _session(

@@ -12,7 +12,8 @@ class ModelInfo:
 
     `linears` maps a GGUF module name ("blk.0.attn_q") to its (out, in) shape. `n_vocab` counts
     the tokenizer's real ids; padded rows are not among them (bug-log B37, B38). `names` are the
-    names under which adapters may declare this base, lower case.
+    names under which adapters may declare this base, lower case. A session holds at most
+    `context_tokens`.
     """
 
     name: str

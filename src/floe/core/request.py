@@ -18,9 +18,13 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. Temperature 0 is greedy; unset means off (bug-log A56)."""
+    """How tokens are drawn. Temperature 0 is greedy; unset means off (bug-log A56).
+
+    `fits_room`: nobody asked for `max_tokens`, so it shrinks to the room the prompt leaves.
+    """
 
     max_tokens: int = 256
+    fits_room: bool = False
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None

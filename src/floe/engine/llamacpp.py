@@ -57,6 +57,9 @@ class LlamaCppEngine:
         self._header, self._path, self._digest = header, path, digest
         self._names = frozenset(n.lower() for n in names)
         self.threads = threads or os.cpu_count() or 1
+        self._architecture = str(header.metadata["general.architecture"])
+        trained_tokens = int(header.metadata.get(f"{self._architecture}.context_length", 0))
+        context_tokens = min(context_tokens, trained_tokens or context_tokens)
 
         def new_context() -> KvContext:
             return KvContext(
@@ -80,7 +83,7 @@ class LlamaCppEngine:
     def info(self) -> ModelInfo:
         """Identity and shape, from the file's header."""
         meta = self._header.metadata
-        architecture = str(meta["general.architecture"])
+        architecture = self._architecture
         layers = int(meta[f"{architecture}.block_count"])
         heads = per_layer(self._header, "attention.head_count", layers)
         names = {str(meta[k]).lower() for k in ("general.name", "general.basename") if k in meta}
@@ -93,7 +96,7 @@ class LlamaCppEngine:
             n_heads=heads[0],
             n_kv_heads=per_layer(self._header, "attention.head_count_kv", layers, default=heads)[0],
             n_vocab=self._vocabulary.n_vocab,
-            context_tokens=int(meta.get(f"{architecture}.context_length", 0)),
+            context_tokens=self._scheduler.context_tokens,
             eos_ids=self._vocabulary.eos_ids,
             tokenizer_digest=self._vocabulary.digest,
             chat_template=meta.get("tokenizer.chat_template"),
@@ -143,8 +146,7 @@ class LlamaCppEngine:
         Raises:
             BadAdapter: anything in it does not fit; nothing was loaded.
         """
-        architecture = str(self._header.metadata["general.architecture"])
-        check_adapter(path, architecture=architecture, linears=self._linears)
+        check_adapter(path, architecture=self._architecture, linears=self._linears)
         with self._lock:
             pointer = self._library.c.llama_adapter_lora_init(self._model, str(path).encode())
             if not pointer:

@@ -148,6 +148,7 @@ def _sampling(given: Mapping[str, Any], most: str, default_max_tokens: int) -> S
         seed = fields.integer(given["seed"], "seed", low=-(2**63), high=2**63 - 1) % 2**64
     return Sampling(
         max_tokens=max_tokens,
+        fits_room=most not in given,
         temperature=temperature,
         top_p=top_p,
         seed=seed,
