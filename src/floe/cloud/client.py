@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -10,8 +11,10 @@ import httpx
 
 from floe.core.errors import BadConfig, CloudFailed
 
+HttpClient = httpx.AsyncClient
+"""For tests that bring their own transport."""
 OnSend = Callable[[str, bytes, str], None]
-"""Called with (destination, payload, request id) before each send; raising stops the send."""
+"""Called in a thread with (destination, payload, request id) before each send; raising stops it."""
 _LINE_LIMIT = 1_000_000
 
 
@@ -37,7 +40,7 @@ class Endpoint:
         connect_timeout_ms: float,
         read_timeout_s: float,
         on_send: OnSend,
-        client: httpx.AsyncClient | None = None,
+        client: HttpClient | None = None,
     ) -> None:
         self._url = _checked(url)
         self.destination = self._url.netloc.decode("ascii")
@@ -46,7 +49,7 @@ class Endpoint:
             raise BadConfig("FLOE_CLOUD_KEY holds characters that no key has", param="cloud.key")
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._timeout = httpx.Timeout(read_timeout_s, connect=connect_timeout_ms / 1000)
-        self._client = client or httpx.AsyncClient(trust_env=False, follow_redirects=False)
+        self._client = client or HttpClient(trust_env=False, follow_redirects=False)
 
     async def close(self) -> None:
         """Close the kept connections."""
@@ -91,7 +94,7 @@ class Endpoint:
         self, path: str, payload: bytes, *, request_id: str
     ) -> AsyncGenerator[bytes, None]:
         """The pieces of the answer as they come. Raises as `post` does, at any piece."""
-        self._record(payload, request_id)
+        await self._record(payload, request_id)
         headers = {
             **self._headers,
             "content-type": "application/json",
@@ -110,9 +113,9 @@ class Endpoint:
             kind = type(error).__name__  # its text could hold parts of the request
             raise CloudFailed(f"no answer from the cloud at {self.destination}: {kind}") from error
 
-    def _record(self, payload: bytes, request_id: str) -> None:
-        try:
-            self._on_send(self.destination, payload, request_id)
+    async def _record(self, payload: bytes, request_id: str) -> None:
+        try:  # in a thread: a ledger waits for its disk, and other streams must not
+            await asyncio.to_thread(self._on_send, self.destination, payload, request_id)
         except Exception as error:
             raise CloudFailed(
                 f"nothing was sent: the send could not be recorded ({type(error).__name__})"

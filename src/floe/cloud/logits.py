@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import httpx
-
-from floe.cloud.client import Endpoint, OnSend
+from floe.cloud.client import Endpoint, HttpClient, OnSend
 from floe.cloud.wire import (
     MAX_RESPONSE_BYTES,
     LogitRequest,
@@ -37,7 +35,7 @@ class LogitCloud:
         top_k: int = 64,
         connect_timeout_ms: float = 500,
         on_send: OnSend,
-        client: httpx.AsyncClient | None = None,
+        client: HttpClient | None = None,
     ) -> None:
         self._top_k = top_k
         self._endpoint = Endpoint(

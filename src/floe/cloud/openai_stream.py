@@ -14,9 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
-from floe.cloud.client import Endpoint, OnSend
+from floe.cloud.client import Endpoint, HttpClient, OnSend
 from floe.core.advice import Advice, Advise, Candidate
 from floe.core.errors import CloudFailed
 from floe.core.request import Request
@@ -54,7 +52,7 @@ class OpenAICloud:
         connect_timeout_ms: float = 500,
         stall_timeout_s: float = 10.0,
         on_send: OnSend,
-        client: httpx.AsyncClient | None = None,
+        client: HttpClient | None = None,
     ) -> None:
         self._model, self._top_k = model, min(top_k, 20)  # the API's limit
         self._endpoint = Endpoint(
