@@ -198,6 +198,8 @@ def test_an_unwritable_ledger_raises_before_anything_is_sent(tmp_path: Path) -> 
         EgressLedger(path=tmp_path / "file" / "egress.jsonl")
     with pytest.raises(FloeError, match="Is a directory"):
         EgressLedger(path=tmp_path)
+    with pytest.raises(FloeError, match="it is not a regular file"):
+        EgressLedger(path=Path("/dev/null"))
     (tmp_path / "link").symlink_to(tmp_path / "file")
     with pytest.raises(FloeError, match="cannot write"):
         EgressLedger(path=tmp_path / "link")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,8 +47,13 @@ SPANS = [
     ("in Paris", [("Paris", "B-CITY")], [("GPE", "Paris", False)]),
     (
         "5 Elm Street, Springfield",
-        [("5", "B-BUILDING_NUMBER"), ("Elm", "B-STREET_NAME"), ("Street", "I-STREET_NAME")]
-        + [("Spring", "B-CITY"), ("field", "B-CITY")],
+        [
+            ("5", "B-BUILDING_NUMBER"),
+            ("Elm", "B-STREET_NAME"),
+            ("Street", "I-STREET_NAME"),
+            ("Spring", "B-CITY"),
+            ("field", "B-CITY"),
+        ],
         [("STREET_ADDRESS", "5 Elm Street, Springfield", True)],
     ),
     (
@@ -123,9 +129,17 @@ def test_the_real_model_finds_names_and_addresses(rampart_files: NerFiles) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["", " \n", "\ud800 lone", "\U0001f600" * 20, "C7 K2 A1B2", "1650000000.00 -1.25"]
-    + ["\n".join(str(1234567 + 7919 * i) for i in range(40))]
-    + ["04/17 10:02:11 WARN netif_scan: index 3, device eth0", "What is the capital of France?"],
+    [
+        "",
+        " \n",
+        "\ud800 lone",
+        "\U0001f600" * 20,
+        "C7 K2 A1B2",
+        "1650000000.00 -1.25",
+        "\n".join(str(1234567 + 7919 * i) for i in range(40)),
+        "04/17 10:02:11 WARN netif_scan: index 3, device eth0",
+        "What is the capital of France?",
+    ],
 )
 def test_b04_b05_the_real_model_names_no_person_in_numbers_and_logs(
     rampart_files: NerFiles, text: str
@@ -140,6 +154,20 @@ def test_the_real_model_reads_long_texts_in_windows(rampart_files: NerFiles) -> 
     text = filler + "Ask John Miller. " + filler
     (span,) = [s for s in detector.find(text) if s.score >= 0.5]
     assert text[span.start : span.end] == "John Miller"
+
+
+def test_values_that_are_not_finite_are_refused(
+    rampart_files: NerFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector = NerDetector(files=rampart_files)
+
+    class Broken:
+        def run(self, names: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [np.full((1, feed["input_ids"].shape[1], 35), np.nan, dtype=np.float32)]
+
+    monkeypatch.setattr(detector, "_session", Broken())
+    with pytest.raises(ValueError, match="not finite"):
+        detector.find("some text")
 
 
 @pytest.fixture

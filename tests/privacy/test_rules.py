@@ -318,6 +318,18 @@ def test_b26_look_alikes_hide_nothing(text: str, entity: str) -> None:
     assert found(f"to {text} now") == [(entity, text)]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("明日のmeetingはphone 4155552671です", "4155552671"),
+        ("我的SSN是460899847请保密", "460899847"),
+        ("請打電話4155552671給我", "4155552671"),
+    ],
+)
+def test_b49_context_works_between_scripts(text: str, value: str) -> None:
+    assert [v for _, v in found(text)] == [value]
+
+
 @pytest.mark.parametrize("zero", ["٠", "۰", "०", "０", "𝟎", "০"])
 def test_b28_digits_of_other_scripts_are_digits(zero: str) -> None:
     other = "".join(chr(ord(zero) + int(c)) if c.isdigit() else c for c in "415-555-2671")

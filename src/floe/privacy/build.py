@@ -13,7 +13,7 @@ from floe.privacy.gate import Gate
 from floe.privacy.ner import NerDetector, NerFiles
 
 # The number plans are read on first use, which takes a request's worth of time.
-_WARM = "07700 900123"
+_WARM = "call 0999 999 9999 or +1 415 555 2671"
 _log = logging.getLogger(__name__)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-_REACH_CHARS = 1024
+_REACH_CHARS = 512
 _MAX_TEXTS = 64
 
 

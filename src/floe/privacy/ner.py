@@ -6,6 +6,7 @@ Shapes: T = tokens of a window with [CLS] and [SEP], L = labels.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from floe.privacy.normalise import normalise
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WINDOW_TOKENS = 128  # about the 480 characters in which the model finds most
 _MARGIN_TOKENS = 16  # labels so near a cut are taken from the neighbouring window
 
@@ -82,9 +84,7 @@ class NerDetector:
         """Spans by start, in code points of `text`."""
         copy = normalise(text, fold=False)
         # The tokenizer refuses lone surrogates; one code point stays one.
-        readable = copy.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if len(readable) != len(copy.text):
-            readable = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in copy.text)
+        readable = _SURROGATE.sub("\ufffd", copy.text)
         encoding = self._tokenizer.encode(readable, add_special_tokens=False)
         tokens = self._label(encoding)
         found = spans_of(readable, tokens, threshold=self._threshold, recogniser=self.name)

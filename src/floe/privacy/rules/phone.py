@@ -22,9 +22,10 @@ except ImportError as error:
     ) from error
 
 REGIONS = ("US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "IN", "CN")
+# Every group but the first needs a separator: optional ones would try every partition of digits.
 _CANDIDATE = re.compile(
     r"(?<![0-9A-Za-z])(?<![0-9][-.,:/_])(?<![-=]\+)"
-    r"(?:\+|\(\+?)?[0-9]{1,5}(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()?[0-9]{1,9}){1,7}"
+    r"(?:\+|\(\+?)?[0-9]{1,15}(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()[0-9]{1,9}){0,7}"
     r"(?:,? ?(?:x|ext\.?|分机) ?[0-9]{1,6})?(?![0-9A-Za-z]|[-.,:/_][0-9]|%)"
 )
 _CONTEXT = words(
@@ -34,7 +35,8 @@ _CONTEXT = words(
     "phone number", "my number", "reach me", "reached", "telefon", "handy",
     "tel.", "portable", "telefono", "telefoon", "numero", "telefonu", "rufnummer", "téléphone",
     "teléfono", "móvil", "numéro", "电话", "手机", "联系", "座机", "传真", "致电",
-    "热线", "电話", "携帯",
+    "热线", "電話",
+    "手機", "携帯",
 )  # fmt: skip
 _US = re.compile(r"(?:1[-. ])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[-. ])[2-9][0-9]{2}[-. ][0-9]{4}")
 _TRUNK = re.compile(r"\(?0[1-9][0-9]{0,4}\)?[ ./-]{1,2}[0-9].*")
