@@ -35,8 +35,8 @@ def refused(param: str | None, text: str, **changes: Any) -> None:
 
 
 def test_a56_what_is_not_given_is_off() -> None:
-    assert chat().request.sampling == Sampling(max_tokens=50)
-    assert completion().request.sampling == Sampling(max_tokens=50)
+    assert chat().request.sampling == Sampling(max_tokens=50, fits_room=True)
+    assert completion().request.sampling == Sampling(max_tokens=50, fits_room=True)
     nulls = dict.fromkeys(["temperature", "top_p", "seed", "stop", "max_tokens", "n", "logprobs"])
     assert chat(**nulls) == chat()
 

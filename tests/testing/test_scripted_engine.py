@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.errors import BadAdapter, Busy, ContextTooLong, FloeError
+from floe.core.errors import BadAdapter, BadRequest, Busy, ContextTooLong, FloeError
 from floe.testing.scripted_engine import ScriptedEngine, write_fake_adapter
 
 
@@ -53,7 +53,7 @@ def test_every_row_is_a_distribution_and_rollback_and_fork_are_exact() -> None:
     assert session.tokens == (65,)
     assert np.array_equal(session.feed([66]), rows_TV[1])
     assert np.array_equal(twin.feed([70]), engine.log_probs([65, 66, 67, 70]))
-    with pytest.raises(RuntimeError, match="cannot roll back 9 of 2 tokens"):
+    with pytest.raises(BadRequest, match="cannot roll back 9 of 2 tokens"):
         session.rollback(9)
     session.close()
     session.close()
@@ -88,10 +88,10 @@ def test_adapters_change_the_distribution_and_may_bring_answers(tmp_path: Path) 
     with engine_session(engine, [(handle, 1.0)]) as session:
         first = int(session.feed(engine.tokenize("who: ")).argmax())
         assert engine.token_bytes(first) == b"a"
-        with pytest.raises(RuntimeError, match="an open session still uses this adapter"):
+        with pytest.raises(BadRequest, match="an open session still uses this adapter"):
             engine.unload_adapter(handle)
     engine.unload_adapter(handle)
-    with pytest.raises(RuntimeError, match="this adapter is not loaded"):
+    with pytest.raises(BadRequest, match="this adapter is not loaded"):
         engine.unload_adapter(handle)
     assert engine.adapters_loaded == 1
 
@@ -150,7 +150,7 @@ def test_trouble_can_be_ordered() -> None:
     session.rollback(len(session.tokens) - 2)
     with pytest.raises(ContextTooLong, match="room for 4 tokens"):
         session.feed([65] * 3)
-    with pytest.raises(RuntimeError, match="nothing to feed"):
+    with pytest.raises(BadRequest, match="nothing to feed"):
         session.feed([])
     session.close()
     engine.refuse_sessions()
@@ -167,9 +167,9 @@ def test_paused_submits_wait_and_may_be_cancelled() -> None:
     engine.pause()
     futures = [s.submit([65]) for s in (one, two, three)]
     assert not any(f.done() for f in futures)
-    with pytest.raises(RuntimeError, match="one submit at a time"):
+    with pytest.raises(BadRequest, match="one submit at a time"):
         one.submit([66])
-    with pytest.raises(RuntimeError, match="cannot roll back while a submit is pending"):
+    with pytest.raises(BadRequest, match="cannot roll back while a submit is pending"):
         one.rollback(0)
     assert futures[1].cancel()
     engine.resume()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from floe.core.errors import BadAdapter, Busy, ContextTooLong, FloeError
+from floe.core.errors import BadAdapter, BadRequest, Busy, ContextTooLong, FloeError
 from floe.core.model import ModelInfo
 from floe.engine.base import AdapterHandle, FloatArray, Session
 
@@ -181,13 +181,13 @@ class ScriptedEngine:
         """Forget it.
 
         Raises:
-            RuntimeError: an open session still uses it, or it is not loaded.
+            BadRequest: an open session still uses it, or it is not loaded.
         """
         with self._lock:
             if any(handle is h for s in self._open.values() for h, _ in s.adapters):
-                raise RuntimeError("an open session still uses this adapter")
+                raise BadRequest("an open session still uses this adapter")
             if self._loaded.pop(id(handle), None) is None:
-                raise RuntimeError("this adapter is not loaded")
+                raise BadRequest("this adapter is not loaded")
 
     def session(
         self,
@@ -354,12 +354,15 @@ class ScriptedSession:
         """Feed tokens; log-probabilities (V,), or (T, V) with `every`.
 
         Raises:
-            RuntimeError: a submit of this session is still pending, or there are no tokens.
+            BadRequest: a submit is pending, there are no tokens, or an id is unknown.
         """
         if self._busy is not None and not self._busy.done():
-            raise RuntimeError("one submit at a time: the last one is still pending")
+            raise BadRequest("one submit at a time: the last one is still pending")
         if not tokens:
-            raise RuntimeError("nothing to feed: tokens is empty")
+            raise BadRequest("nothing to feed: tokens is empty")
+        n_vocab = self._engine.info.n_vocab
+        if any(not 0 <= t < n_vocab for t in tokens):
+            raise BadRequest(f"token ids must be between 0 and {n_vocab - 1}")
         future: Future[FloatArray] = Future()
         self._busy = future
 
@@ -382,12 +385,12 @@ class ScriptedSession:
         """Forget the last `n_tokens`.
 
         Raises:
-            RuntimeError: more than were fed, or a submit is pending.
+            BadRequest: more than were fed, or a submit is pending.
         """
         if not 0 <= n_tokens <= len(self._tokens):
-            raise RuntimeError(f"cannot roll back {n_tokens} of {len(self._tokens)} tokens")
+            raise BadRequest(f"cannot roll back {n_tokens} of {len(self._tokens)} tokens")
         if self._busy is not None and not self._busy.done():
-            raise RuntimeError("cannot roll back while a submit is pending")
+            raise BadRequest("cannot roll back while a submit is pending")
         del self._tokens[len(self._tokens) - n_tokens :]
 
     def fork(self) -> ScriptedSession:
