@@ -51,13 +51,20 @@ def advice_of(cloud: ScriptedEngine, text: bytes) -> Advice:
     )
 
 
-def slow_p(cloud: ScriptedEngine, text: bytes, log_q: np.ndarray) -> list[float]:
+Said = list[tuple[bytes, float, bool]]
+
+
+def longest(data: bytes) -> int:
+    starts = [i for i, piece in enumerate(PIECES) if piece and data.startswith(piece)]
+    return max(starts, key=lambda i: len(PIECES[i]))
+
+
+def slow_p(said: Said, log_q: np.ndarray) -> list[float]:
     """The cloud on the SLM's ids, in plain loops (see Alignment.cloud_probs)."""
     p = [0.0] * len(PIECES)
     eos = max(sorted(EDGE.info.eos_ids), key=lambda i: log_q[i])
-    for data, log_prob, end in candidates(cloud, text):
-        starts = [i for i, piece in enumerate(PIECES) if piece and data.startswith(piece)]
-        p[eos if end else max(starts, key=lambda i: len(PIECES[i]))] += math.exp(log_prob)
+    for data, log_prob, end in said:
+        p[eos if end else longest(data)] += math.exp(log_prob)
     sent, q = list(p), [math.exp(x) for x in log_q]
     missing, rest = 1.0 - sum(sent), sum(q[i] for i in range(len(p)) if not sent[i])
     if missing > 1e-6:
@@ -66,12 +73,28 @@ def slow_p(cloud: ScriptedEngine, text: bytes, log_q: np.ndarray) -> list[float]
     return [x / sum(p) for x in p]
 
 
+def slow_rest(said: Said, token: int) -> Said:
+    """The cloud's words that began with the drawn token, as (what is left, share)."""
+    mine = [(d, math.exp(p)) for d, p, end in said if not end and longest(d) == token]
+    total = sum(p for _, p in mine)
+    return [(d[len(PIECES[token]) :], p / total, False) for d, p in mine]
+
+
+def slow_said(cloud: ScriptedEngine, text: bytes, rest: Said) -> Said:
+    """What the cloud says next: the rests, and new words as far as a word ended here."""
+    fresh = sum(share for d, share, _ in rest if not d) if any(d for d, *_ in rest) else 1.0
+    begun = [(d, math.log(share), False) for d, share, _ in rest if d]
+    new = candidates(cloud, text) if fresh else []
+    return begun + [(d, p + math.log(fresh), end) for d, p, end in new]
+
+
 def oracle(
     weight: float, sampling: Sampling, cloud_at: Callable[[int], ScriptedEngine | None]
 ) -> tuple[list[int], list[str], list[float]]:
     """Token-by-token fusion with dense lists; `cloud_at(i)` answers at token i or is None."""
     rng = np.random.default_rng(sampling.seed)
     fed, text = EDGE.tokenize(PROMPT), b""
+    rest: Said = []
     ids: list[int] = []
     origins: list[str] = []
     log_probs: list[float] = []
@@ -81,7 +104,8 @@ def oracle(
         cloud = cloud_at(i)
         f = q
         if cloud is not None:
-            p = slow_p(cloud, text, log_q)
+            said = slow_said(cloud, text, rest)
+            p = slow_p(said, log_q)
             f = [weight * a + (1 - weight) * b for a, b in zip(q, p, strict=True)]
         if sampling.temperature == 0:
             edge, token = int(np.argmax(q)), int(np.argmax(f))
@@ -92,6 +116,7 @@ def oracle(
         ids.append(token)
         origins.append("edge" if cloud is None else "fused" if token == edge else "cloud")
         log_probs.append(math.log(f[token]))
+        rest = slow_rest(said, token) if cloud is not None else []
         fed, text = [*fed, token], text + PIECES[token]
     return ids, origins, log_probs
 
@@ -195,6 +220,20 @@ def test_the_stream_equals_dense_fusion(
     assert [d.origin for d in draws] == origins
     assert [d.log_prob for d in draws] == pytest.approx(log_probs, abs=1e-4)
     assert [d.data for d in draws] == [PIECES[i] for i in wanted_ids]
+
+
+def test_a_word_of_the_clouds_is_finished_without_asking_inside_it() -> None:
+    asked: list[bytes] = []
+
+    async def advise(text: bytes) -> Advice:
+        asked.append(text)
+        word = Candidate(data=b"step-by-step!" if not text else b"#", log_prob=-0.01)
+        return Advice(offset_bytes=len(text), candidates=(word,))
+
+    draws = run_virtual(Run().go(fuser(0.0), Sampling(max_tokens=15), advise))
+    assert b"".join(d.data for d in draws) == b"step-by-step!##"
+    assert asked == [b"", b"step-by-step!", b"step-by-step!#"]
+    assert "edge" not in {d.origin for d in draws}
 
 
 @given(temperature=st.sampled_from([0.0, 0.7, 1.0]), seed=st.integers(0, 2**32))

@@ -13,6 +13,7 @@ from floe.core.request import Request
 from floe.core.token import Draw, Origin
 from floe.fusion.align import Alignment
 from floe.fusion.asking import Asking
+from floe.fusion.carry import NOTHING, carry_after
 from floe.fusion.mix import mix
 from floe.fusion.sample import Sampler, best
 
@@ -61,15 +62,19 @@ class Fuser:
         sampler = Sampler(request.sampling)
         asking = Asking(advise) if advise is not None and self._weight < 1.0 else None
         text, edge = b"", first_log_probs_V
-        budget_ms = self._first_budget_ms
+        budget_ms, carry = self._first_budget_ms, NOTHING
         try:
             for n_left in range(request.sampling.max_tokens, 0, -1):
-                advice = await asking.advice(text, edge, budget_ms) if asking else None
+                advice = None
+                if asking and carry.needs_advice:
+                    advice = await asking.advice(text, edge, budget_ms)
+                advice = carry.joined(advice, len(text))
                 draw = self._draw(sampler, await edge, advice, request.top_log_probs)
                 if draw.id in self._eos_ids:
                     return
                 yield draw
                 text, budget_ms = text + draw.data, self._budget_ms
+                carry = carry_after(advice, draw.id, draw.data, self._alignment)
                 if n_left > 1:
                     edge = step(draw.id)
         finally:
