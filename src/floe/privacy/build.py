@@ -43,7 +43,7 @@ def _ner(config: PrivacyConfig, paths: tuple[Path, Path, Path] | None) -> NerDet
         return None
     if paths is None:
         raise Missing(
-            'privacy.ner is "on" but the NER model is not there. Get it with: floe pull rampart'
+            'privacy.ner is "on" but the NER model is not there. Get it with: floe pull rampart-ner'
         )
     model, tokenizer, labels = paths
     try:

@@ -70,7 +70,7 @@ class NerDetector:
         except Exception as error:
             raise BadModel(
                 f"the NER model in {files.model.parent} cannot be loaded "
-                f"({type(error).__name__}). Pull it again with: floe pull rampart --force"
+                f"({type(error).__name__}). Remove that folder, then: floe pull rampart-ner"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -156,7 +156,7 @@ def _require(files: NerFiles) -> None:
     for path in (files.model, files.tokenizer, files.config):
         if not path.is_file():
             raise Missing(
-                f"the NER model's file {path} is not there. Get it with: floe pull rampart; "
+                f"the NER model's file {path} is not there. Get it with: floe pull rampart-ner; "
                 'or set privacy.ner = "off" to do without names and addresses'
             )
 
