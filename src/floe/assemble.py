@@ -68,6 +68,7 @@ def open_engine(
     pulled = model_files(config.name, home=home, progress=progress)
     return LlamaCppEngine(
         pulled.files["model"],
+        name=pulled.name,
         digest=pulled.digest,
         names={pulled.name, *pulled.base_names},
         threads=config.threads,

@@ -38,6 +38,7 @@ class LlamaCppEngine:
         self,
         path: Path,
         *,
+        name: str | None = None,
         digest: str | None = None,
         names: Iterable[str] = (),
         threads: int = 0,
@@ -55,6 +56,7 @@ class LlamaCppEngine:
         self._lock = threading.Lock()
         self._linears = linear_shapes(header)
         self._header, self._path, self._digest = header, path, digest
+        self._name = name or path.stem
         self._names = frozenset(n.lower() for n in names)
         self.threads = threads or os.cpu_count() or 1
         self._architecture = str(header.metadata["general.architecture"])
@@ -88,7 +90,7 @@ class LlamaCppEngine:
         heads = per_layer(self._header, "attention.head_count", layers)
         names = {str(meta[k]).lower() for k in ("general.name", "general.basename") if k in meta}
         return ModelInfo(
-            name=self._path.stem,
+            name=self._name,
             digest=self._digest or sha256_file(self._path),
             architecture=architecture,
             n_layers=layers,
