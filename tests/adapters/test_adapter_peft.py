@@ -144,7 +144,9 @@ def test_base_names_are_compared_in_one_spelling() -> None:
         "Tiny Toy",
         "tiny-toy.gguf",
     ]
+    same += ["Tiny-Toy.Q4_1.gguf", "tiny-toy-Q4_K_M", "tiny_toy.f16", "tiny-toy.IQ2_XS.gguf"]
     assert {base_name(name) for name in same} == {"tiny-toy"}
+    assert base_name("qwen2.5-coder-0.5b") == "qwen2.5-coder-0.5b"
 
 
 def test_a62_a64_unknown_keys_without_value_are_noted_and_real_ones_refused(tmp_path: Path) -> None:

@@ -115,7 +115,11 @@ def test_raw_metadata_is_copied_without_decoding(slm_gguf: Path, tmp_path: Path)
     header = gguf.read_header(slm_gguf)
     copy = tmp_path / "copy.gguf"
     gguf.write(copy, gguf.raw_values(slm_gguf, header), {"w": np.zeros(1, np.float32)})
-    assert fields(copy)[0] == fields(slm_gguf)[0]
+    copied = gguf.read_header(copy)
+    assert gguf.raw_values(copy, copied) == gguf.raw_values(slm_gguf, header)
+    tokens = "tokenizer.ggml.tokens"
+    texts = [gguf.read_header(p, arrays=[tokens]).metadata[tokens] for p in (copy, slm_gguf)]
+    assert texts[0] == texts[1]
 
 
 def test_a_custom_alignment_is_honoured(tmp_path: Path) -> None:

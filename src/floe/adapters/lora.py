@@ -5,6 +5,7 @@ R = rank, I = inputs of a linear layer, O = its outputs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ FloatArray = NDArray[np.float32]
 MAX_RANK = 1024
 MAX_FILE_BYTES = 1 << 30
 _SHOWN = 8
+_QUANTIZATION = re.compile(r"[-._ ](i?q\d\w*|bf16|f16|f32)$")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,9 +91,9 @@ def base_fault(declared: str, model: ModelInfo) -> str | None:
 
 
 def base_name(name: str) -> str:
-    """The last component of a model's name or path, in one spelling."""
-    last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return "-".join(last.lower().removesuffix(".gguf").replace("_", "-").split())
+    """The last component of a model's name or path, in one spelling, without its quantization."""
+    last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
+    return "-".join(_QUANTIZATION.sub("", last).replace("_", "-").split())
 
 
 def sample(names: Iterable[str], count: int = 3) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -198,6 +199,11 @@ def _is_cheap(pattern: str) -> bool:
 def _by_pattern(patterns: Mapping[str, float], path: str, default: float) -> float:
     """PEFT's own rule: the first pattern, in file order, that matches the path or its end."""
     for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", path):
+        if _compiled(pattern).match(path):
             return value
     return default
+
+
+@functools.lru_cache(maxsize=2 * _MAX_PATTERNS)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(.*\.)?({pattern})$")

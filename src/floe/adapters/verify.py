@@ -36,8 +36,8 @@ PROMPTS = (
 class Verification:
     """What was found; differences are in natural-log probabilities, over all prompts.
 
-    `effect` is how far the merged model is from the plain base: an adapter that is silently not
-    applied has max_difference = effect, and is not ok however small both are (A37).
+    `mean_kl` is KL(merged || served). `effect` is how far the merged model is from the plain
+    base: an adapter that is silently not applied has max_difference = effect, and is not ok however small both are (A37).
     """
 
     name: str
@@ -102,7 +102,8 @@ def compare(
         raise FloeError("verify: the runs gave different numbers of positions. Report this")
     difference = float(np.abs(served_TV - merged_TV).max())
     effect = float(np.abs(plain_TV - merged_TV).max())
-    kl = float((np.exp(merged_TV) * (merged_TV - served_TV)).sum(axis=1).mean())
+    exact_TV = merged_TV.astype(np.float64)
+    kl = float((np.exp(exact_TV) * (exact_TV - served_TV)).sum(axis=1).mean())
     if difference > tolerance:
         reason = f"the served adapter is {difference:.3g} away from the merged reference"
     elif difference >= effect:
@@ -113,7 +114,7 @@ def compare(
         name=name,
         is_ok=not reason,
         max_difference=difference,
-        mean_kl=kl,
+        mean_kl=max(0.0, kl),  # below 0 by rounding only
         effect=effect,
         modules=modules,
         positions=len(plain_TV),
