@@ -44,7 +44,9 @@ class Batch(ctypes.Structure):
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
+    """A struct of parameters. They are returned into our memory by a library that may be newer:
+    the tail catches what it writes beyond the fields, and hands it back unchanged."""
+    return type(name, (ctypes.Structure,), {"_fields_": (*fields, ("tail", ctypes.c_uint8 * 256))})
 
 
 def _context_params(name: str, *, n_outputs: int, moe_cache: bool) -> type[ctypes.Structure]:
@@ -95,6 +97,11 @@ LAYOUTS = (
         model_params=_model_params("ModelParams11549"),
         context_params=_context_params("ContextParams11549", n_outputs=2, moe_cache=True),
     ),
+    Layout(
+        build="0c1e57098 (llama-cpp-python 0.3.36; from its llama.h, not run in CI)",
+        model_params=_model_params("ModelParams0c1e57098"),
+        context_params=_context_params("ContextParams0c1e57098", n_outputs=2, moe_cache=False),
+    ),
 )
 
 _CONTEXT_DEFAULTS: dict[str, object] = {
@@ -109,6 +116,7 @@ _CONTEXT_DEFAULTS: dict[str, object] = {
     "attention_type": -1,
     "flash_attn_type": -1,
     "yarn_ext_factor": -1.0,
+    "cb_eval": None,
     "type_k": 1,
     "type_v": 1,
     "abort_callback": None,
@@ -173,6 +181,12 @@ _CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "llama_set_n_threads": (None, (_P, _I32, _I32)),
 }
+_STRUCT_CALLS = (
+    "llama_model_default_params",
+    "llama_context_default_params",
+    "llama_model_load_from_file",
+    "llama_init_from_model",
+)
 
 
 class Library:
@@ -187,7 +201,8 @@ class Library:
         """A model pointer. Raises BadModel when llama.cpp refuses the file."""
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = 0
-        pointer = self.c.llama_model_load_from_file(str(path).encode(), params)
+        _recent.lines = []
+        pointer = self.c.llama_model_load_from_file(os.fsencode(path), params)
         if not pointer:
             raise BadModel(f"llama.cpp cannot load {path}: {last_log()}")
         return int(pointer)
@@ -197,6 +212,7 @@ class Library:
         params = self.c.llama_context_default_params()
         for name, value in values.items():
             setattr(params, name, value)
+        _recent.lines = []
         pointer = self.c.llama_init_from_model(model, params)
         if not pointer:
             raise BadModel(f"llama.cpp cannot create a context: {last_log()}")
@@ -240,10 +256,10 @@ def candidates() -> list[Path]:
 
 def _open(path: Path) -> Library:
     c = ctypes.CDLL(str(path))
+    if absent := [name for name in (*_CALLS, *_STRUCT_CALLS) if not hasattr(c, name)]:
+        raise Missing(f"it does not export {absent[0]}")
     for name, (result, arguments) in _CALLS.items():
-        call = getattr(c, name, None)
-        if call is None:
-            raise Missing(f"it does not export {name}")
+        call = getattr(c, name)
         call.restype, call.argtypes = result, arguments
     for layout in LAYOUTS:
         _bind(c, layout)
@@ -287,15 +303,17 @@ _recent = threading.local()
 
 
 def _keep_error(level: int, text: bytes, _user: object) -> None:
-    """Keep the thread's last error line for messages; llama.cpp's log is not shown."""
-    if level >= _ERROR:
-        _recent.line = text.decode("utf-8", "replace").strip()
+    """Keep the thread's last error lines for messages; llama.cpp's log is not shown."""
+    if level == _ERROR:
+        lines = getattr(_recent, "lines", [])
+        _recent.lines = [*lines[1 - _KEPT_LINES :], text.decode("utf-8", "replace").strip()]
 
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_KEPT_LINES = 3  # the cause comes first, then what failed for it
 _LOG = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, _P)(_keep_error)
 
 
 def last_log() -> str:
-    """The last error llama.cpp logged on this thread."""
-    return getattr(_recent, "line", "") or "no reason given"
+    """The last errors llama.cpp logged on this thread, oldest first."""
+    return "; ".join(getattr(_recent, "lines", ())) or "no reason given"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import threading
@@ -16,10 +17,11 @@ from floe.core.files import sha256_file
 from floe.core.model import ModelInfo
 from floe.engine.base import AdapterHandle, FloatArray, Session
 from floe.engine.gguf_checks import check_adapter, checked_model, linear_shapes, per_layer
+from floe.engine.jobs import Job, Seat
 from floe.engine.kv_context import KvContext
 from floe.engine.llama_library import Library, last_log, library
 from floe.engine.placement import common_prefix
-from floe.engine.scheduler import Job, Scheduler, Seat
+from floe.engine.scheduler import Scheduler
 from floe.engine.vocabulary import Vocabulary
 
 
@@ -53,7 +55,9 @@ class LlamaCppEngine:
         self._model = self._library.load_model(path)
         self._vocabulary = Vocabulary(self._library, self._model)
         self._adapters: dict[int, LlamaAdapter] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _adapters; held for moments only
+        self._loading = threading.Lock()  # one adapter read or freed at a time
+        self._n_vocab = self._vocabulary.n_vocab
         self._linears = linear_shapes(header)
         self._header, self._path, self._digest = header, path, digest
         self._name = name or path.stem
@@ -70,7 +74,7 @@ class LlamaCppEngine:
                 n_ctx=context_tokens,
                 n_seq=sessions_per_context,
                 threads=self.threads,
-                n_vocab=self._vocabulary.n_vocab,
+                n_vocab=self._n_vocab,
                 kv_f32=kv_f32,
             )
 
@@ -97,7 +101,7 @@ class LlamaCppEngine:
             width=int(meta[f"{architecture}.embedding_length"]),
             n_heads=heads[0],
             n_kv_heads=per_layer(self._header, "attention.head_count_kv", layers, default=heads)[0],
-            n_vocab=self._vocabulary.n_vocab,
+            n_vocab=self._n_vocab,
             context_tokens=self._scheduler.context_tokens,
             eos_ids=self._vocabulary.eos_ids,
             tokenizer_digest=self._vocabulary.digest,
@@ -149,12 +153,15 @@ class LlamaCppEngine:
             BadAdapter: anything in it does not fit; nothing was loaded.
         """
         check_adapter(path, architecture=self._architecture, linears=self._linears)
-        with self._lock:
-            pointer = self._library.c.llama_adapter_lora_init(self._model, str(path).encode())
+        with self._loading:
+            if not self._model:
+                raise FloeError("the engine is closed; it loads no adapters")
+            pointer = self._library.c.llama_adapter_lora_init(self._model, os.fsencode(path))
             if not pointer:
                 raise BadAdapter(f"llama.cpp refused the adapter {path}: {last_log()}")
             adapter = LlamaAdapter(key=key, pointer=int(pointer))
-            self._adapters[adapter.pointer] = adapter
+            with self._lock:
+                self._adapters[adapter.pointer] = adapter
         return adapter
 
     def unload_adapter(self, handle: AdapterHandle) -> None:
@@ -163,19 +170,25 @@ class LlamaCppEngine:
         Raises:
             BadRequest: it is in use, or was freed before.
         """
-        adapter = self._own(handle)
 
-        def unload() -> None:
-            for context in self._scheduler.contexts:
-                if any(key == adapter.key for key, _ in context.key or ()):
-                    if not context.idle:
-                        raise BadRequest("the adapter is in use; close its sessions first")
+        def let_go() -> LlamaAdapter:
+            with self._lock:  # no session can be asked for between these checks
+                adapter = self._own(handle)
+                bound = [
+                    context
+                    for context in self._scheduler.contexts
+                    if any(key == adapter.key for key, _ in context.key or ())
+                ]
+                if self._scheduler.holds(adapter.pointer) or not all(c.idle for c in bound):
+                    raise BadRequest("the adapter is in use; close its sessions first")
+                for context in bound:
                     context.bind((), ())
-            with self._lock:
-                del self._adapters[adapter.pointer]
-                self._library.c.llama_adapter_lora_free(adapter.pointer)
+                return self._adapters.pop(adapter.pointer)
 
-        self._scheduler.call(unload).result()
+        adapter = self._scheduler.call(let_go).result()
+        with self._loading:  # a load on another thread holds up this caller, not the streams
+            if self._model:
+                self._library.c.llama_adapter_lora_free(adapter.pointer)
 
     def _own(self, handle: AdapterHandle) -> LlamaAdapter:
         if not isinstance(handle, LlamaAdapter) or self._adapters.get(handle.pointer) != handle:
@@ -190,40 +203,59 @@ class LlamaCppEngine:
         max_tokens: int | None = None,
     ) -> Future[Session]:
         """A session under these adapters when its turn has come; see engine.base.Engine."""
-        owned = [(self._own(handle), float(scale)) for handle, scale in adapters]
-        for adapter, scale in owned:
-            if not math.isfinite(scale):
-                raise BadRequest(f"the scale of adapter {adapter.key[:12]} is not a number")
-        active = [(adapter, scale) for adapter, scale in owned if scale != 0.0]
-        key = tuple(sorted((adapter.key, scale) for adapter, scale in active))
-        opening = self._scheduler.open(
-            key,
-            [(adapter.pointer, scale) for adapter, scale in active],
-            prompt=tuple(prompt),
-            need_tokens=max_tokens or self._scheduler.context_tokens,
-        )
+        if max_tokens is not None and max_tokens < 1:
+            raise BadRequest("a session needs room for one token or more", param="max_tokens")
+        with self._lock:
+            active = _merged([(self._own(handle), float(scale)) for handle, scale in adapters])
+            opening = self._scheduler.open(
+                tuple(sorted((adapter.key, scale) for adapter, scale in active)),
+                [(adapter.pointer, scale) for adapter, scale in active],
+                prompt=tuple(prompt),
+                need_tokens=max_tokens or self._scheduler.context_tokens,
+            )
         out: Future[Session] = Future()
 
-        def opened(seat: Future[Seat]) -> None:
-            error = None if seat.cancelled() else seat.exception()
-            if error is not None:
+        def opened(opening: Future[Seat]) -> None:
+            wanted = out.set_running_or_notify_cancel()
+            if opening.cancelled():
+                return  # only the caller can cancel, so `out` is cancelled too
+            error = opening.exception()
+            if error is None and not wanted:
+                self._scheduler.leave(opening.result())
+            elif error is None:
+                out.set_result(LlamaSession(self._scheduler, opening.result(), self._n_vocab))
+            elif wanted:
                 out.set_exception(error)
-            elif not seat.cancelled():
-                out.set_result(LlamaSession(self._scheduler, seat.result(), self.info.n_vocab))
 
+        out.add_done_callback(lambda out: opening.cancel() if out.cancelled() else None)
         opening.add_done_callback(opened)
         return out
 
     def close(self) -> None:
         """Free contexts, adapters and model; idempotent."""
         self._scheduler.stop()
-        with self._lock:
+        with self._loading, self._lock:
             for pointer in self._adapters:
                 self._library.c.llama_adapter_lora_free(pointer)
             self._adapters.clear()
+            self._vocabulary.close()
             if self._model:
                 self._library.c.llama_model_free(self._model)
                 self._model = 0
+
+
+def _merged(adapters: Iterable[tuple[LlamaAdapter, float]]) -> list[tuple[LlamaAdapter, float]]:
+    """Each adapter once with the sum of its scales, those without effect left out.
+
+    llama.cpp would keep the first of two equal ones and drop the other.
+    """
+    total: dict[int, tuple[LlamaAdapter, float]] = {}
+    for adapter, scale in adapters:
+        before = total[adapter.pointer][1] if adapter.pointer in total else 0.0
+        total[adapter.pointer] = (adapter, before + scale)
+        if not math.isfinite(ctypes.c_float(before + scale).value):
+            raise BadRequest(f"the scale of adapter {adapter.key[:12]} is not a finite number")
+    return [(adapter, scale) for adapter, scale in total.values() if scale != 0.0]
 
 
 class LlamaSession:
@@ -248,13 +280,23 @@ class LlamaSession:
             future.set_exception(error)
             return future
         keep = len(self._tokens)
+
+        def undo() -> None:
+            del self._tokens[keep:]
+
         skip = 0
         if self._cached and not every:  # the last token is always fed again (bug-log A38)
             skip = min(common_prefix(self._cached, tokens), len(tokens) - 1)
             self.cached_tokens = skip
         self._cached = []
         self._tokens.extend(tokens)
-        job = Job(keep_tokens=keep + skip, tokens=list(tokens[skip:]), every=every, future=future)
+        job = Job(
+            keep_tokens=keep + skip,
+            tokens=list(tokens[skip:]),
+            every=every,
+            future=future,
+            undo=undo,
+        )
         self._scheduler.submit(self._seat, job)
         return future
 
@@ -302,6 +344,7 @@ class LlamaSession:
 
         def twin() -> Seat:
             self._seat.context.truncate(self._seat.row, len(self._tokens))
+            self._cached = []  # what was cached beyond these tokens has gone with them
             return self._scheduler.fork(self._seat)
 
         other = LlamaSession(self._scheduler, self._scheduler.call(twin).result(), self._n_vocab)

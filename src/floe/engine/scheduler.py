@@ -7,47 +7,30 @@ advance; sessions that share their adapters are batched.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.core.errors import Busy, ContextTooLong, FloeError
+from floe.core.errors import BadRequest, Busy, ContextTooLong, FloeError
+from floe.engine.jobs import Job, Seat, fail, fail_job, left_tokens
 from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece, log_softmax_
 from floe.engine.placement import Place, place_bound, place_idle, rows_to_forget
+
+_log = logging.getLogger(__name__)
 
 CHUNK_ALONE_TOKENS = 256
 CHUNK_SHARED_TOKENS = 32  # bounds how long another context's next token waits
 CHUNK_EVERY_TOKENS = 32  # bounds the logits buffer, V floats a token
 
 
-@dataclass(kw_only=True, eq=False)
-class Job:
-    """Tokens on their way into a sequence that is first cut back to `keep_tokens`."""
-
-    keep_tokens: int
-    tokens: Sequence[int]
-    every: bool
-    future: Future[NDArray[np.float32]]
-    done_tokens: int = 0
-    rows: list[NDArray[np.float32]] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, eq=False)
-class Seat:
-    """What an open session owns: a row of a context, and its job if one runs."""
-
-    context: KvContext
-    row: KvSequence
-    job: Job | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Waiting:
     key: AdapterKey
     adapters: Sequence[tuple[int, float]]
@@ -103,6 +86,7 @@ class Scheduler:
         with self._wake:
             if self._refuse(future):
                 return future
+            self._drop_cancelled()
             if len(self._waiting) >= self._max_waiting:
                 future.set_exception(Busy(f"{self._max_waiting} requests wait already; try again"))
                 return future
@@ -116,12 +100,15 @@ class Scheduler:
                 )
             )
             self._notify()
+        future.add_done_callback(self._wake_if_cancelled)
         return future
 
     def submit(self, seat: Seat, job: Job) -> None:
         """Start a job on a seat that has none."""
         with self._wake:
-            if not self._refuse(job.future):
+            if seat.left:
+                job.future.set_exception(BadRequest("the session is closed"))
+            elif not self._refuse(job.future):
                 seat.job = job
                 self._notify()
 
@@ -132,11 +119,16 @@ class Scheduler:
             if seat in self._seats:
                 self._seats.remove(seat)
                 seat.row.open, seat.row.reserved_tokens = False, 0
-                if seat.job is not None and not seat.job.future.cancel():
-                    seat.job.future.set_exception(FloeError("the session was closed"))
-                seat.job = None
+                fail_job(seat, FloeError("the session was closed"))
 
+        with self._wake:
+            seat.left = True
         self.call(vacate)
+
+    def holds(self, pointer: int) -> bool:
+        """A waiting request will bind this adapter; engine thread only."""
+        with self._wake:
+            return any(p == pointer for w in self._waiting for p, _ in w.adapters)
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
         """Run `work` on the engine's thread, between turns."""
@@ -162,6 +154,16 @@ class Scheduler:
     def _notify(self) -> None:
         self._changed = True
         self._wake.notify()
+
+    def _wake_if_cancelled(self, future: Future[Any]) -> None:
+        if future.cancelled():
+            with self._wake:
+                self._notify()
+
+    def _drop_cancelled(self) -> None:
+        """Requests whose callers have gone take no place in the queue; with the lock held."""
+        for waiting in [w for w in self._waiting if w.future.cancelled()]:
+            self._waiting.remove(waiting)
 
     def _refuse(self, future: Future[Any]) -> bool:
         if self._stopping or self.failure is not None:
@@ -197,27 +199,51 @@ class Scheduler:
                 future.set_result(result)
 
     def _admit(self) -> None:
-        while self._waiting:
-            waiting = self._waiting[0]
-            place = self._place(waiting)
-            if place is None:
-                return
-            self._waiting.popleft()
-            if not waiting.future.set_running_or_notify_cancel():
-                continue
+        while waiting := self._head():
             try:
+                place = self._place(waiting)
+                if place is None:
+                    return
+                if not waiting.future.set_running_or_notify_cancel():
+                    continue  # the next look at the head drops it
                 seat = self._seat(waiting, place)
             except FloeError as error:
-                waiting.future.set_exception(error)
+                self._take(waiting)
+                fail(waiting.future, error)
             else:
+                self._take(waiting)
                 waiting.future.set_result(seat)
+
+    def _head(self) -> _Waiting | None:
+        with self._wake:
+            self._drop_cancelled()
+            return self._waiting[0] if self._waiting else None
+
+    def _take(self, waiting: _Waiting) -> None:
+        with self._wake:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
 
     def _place(self, waiting: _Waiting) -> Place | None:
         need = waiting.need_tokens
         place = place_bound(self.contexts, waiting.key, waiting.prompt, need)
         if place is None and len(self.contexts) < self._max_contexts:
-            self.contexts.append(self._new_context())
+            self._add_context()
         return place or place_idle(self.contexts, need)
+
+    def _add_context(self) -> None:
+        """One context more; where memory ends, the pool stays as large as it is.
+
+        Raises:
+            FloeError: not even one can be made.
+        """
+        try:
+            self.contexts.append(self._new_context())
+        except FloeError as error:
+            if not self.contexts:
+                raise
+            self._max_contexts = len(self.contexts)
+            _log.warning("the engine stays at %d contexts: %s", self._max_contexts, error)
 
     def _seat(self, waiting: _Waiting, place: Place) -> Seat:
         context, row = place.context, place.row
@@ -283,7 +309,10 @@ class Scheduler:
             return False
         if job.done_tokens == 0 and not job.future.running():
             if not job.future.set_running_or_notify_cancel():
-                seat.job = None
+                fail_job(seat, FloeError("the caller has gone"))
+                return False
+            if job.keep_tokens > len(seat.row.tokens):
+                fail_job(seat, FloeError("the session has lost tokens; open another"))
                 return False
             seat.context.truncate(seat.row, job.keep_tokens)
         return True
@@ -293,12 +322,12 @@ class Scheduler:
         room = seats[0].context.n_batch if seats else 0
         chunk = CHUNK_ALONE_TOKENS if alone else CHUNK_SHARED_TOKENS
         plan = []
-        for seat in sorted(seats, key=_left):
+        for seat in sorted(seats, key=left_tokens):
             job = seat.job
             if job is None:
                 continue
             limit = min(chunk, CHUNK_EVERY_TOKENS) if job.every else chunk
-            n = min(_left(seat), limit, room)
+            n = min(left_tokens(seat), limit, room)
             if n <= 0:
                 break
             tokens = job.tokens[job.done_tokens : job.done_tokens + n]
@@ -314,9 +343,7 @@ class Scheduler:
             logits = context.decode([piece for _, piece in plan])
         except FloeError as error:
             for seat, _ in plan:
-                if seat.job is not None:
-                    seat.job.future.set_exception(error)
-                    seat.job = None
+                fail_job(seat, error)
             return
         for (seat, piece), rows in zip(plan, logits, strict=True):
             self._touch(seat.row)
@@ -329,9 +356,12 @@ class Scheduler:
         job.done_tokens += n_tokens
         if len(rows):
             job.rows.append(log_softmax_(rows))
+            if np.isnan(job.rows[-1][:, 0]).any():  # one NaN or infinite logit makes a row NaN
+                fail_job(seat, FloeError("the model gave no numbers; check model and adapters"))
+                return
         if job.done_tokens == len(job.tokens):
-            seat.job = None
             result = job.rows[0] if len(job.rows) == 1 else np.concatenate(job.rows)
+            seat.job = None
             job.future.set_result(result if job.every else result[-1])
 
     def _end(self) -> None:
@@ -339,19 +369,15 @@ class Scheduler:
         with self._wake:
             self._stopping = True
             futures: list[Future[Any]] = [w.future for w in self._waiting]
-            futures += [s.job.future for s in self._seats if s.job]
             futures += [future for _, future in self._calls]
             self._waiting.clear()
             self._calls.clear()
-            for seat in self._seats:
-                seat.job = None
+            seats = list(self._seats)
+            self._seats.clear()
+        for seat in seats:
+            fail_job(seat, error)
         for future in futures:
-            if not future.done():
-                future.set_exception(error)
+            fail(future, error)
         for context in self.contexts:
             context.close()
         self.contexts.clear()
-
-
-def _left(seat: Seat) -> int:
-    return len(seat.job.tokens) - seat.job.done_tokens if seat.job else 0

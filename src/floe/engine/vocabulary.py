@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 from functools import cached_property
 
+from floe.core.errors import FloeError
 from floe.engine.llama_library import Library
 
 _UNUSED = 1 << 1  # LLAMA_TOKEN_ATTR_UNUSED: a padded row, not a token (bug-log B37, B38)
@@ -20,6 +21,7 @@ class Vocabulary:
         self.n_rows = int(self._c.llama_vocab_n_tokens(self._vocab))
         self.n_vocab = self._count_real()
         self.eos_ids = frozenset(t for t in self.control_ids if self._is_end(t))
+        self._closed = False
         self._pieces: dict[int, bytes] = {}
 
     def _count_real(self) -> int:
@@ -33,9 +35,11 @@ class Vocabulary:
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Ids of control tokens, which stand for no text."""
+        """Ids of control tokens, which stand for no text; the end is one whatever its type says."""
         is_control = self._c.llama_vocab_is_control
-        return frozenset(t for t in range(self.n_vocab) if is_control(self._vocab, t))
+        ids = {t for t in range(self.n_vocab) if is_control(self._vocab, t)}
+        end = int(self._c.llama_vocab_eos(self._vocab))
+        return frozenset(ids | {end} if 0 <= end < self.n_vocab else ids)
 
     @cached_property
     def control_texts(self) -> tuple[str, ...]:
@@ -70,7 +74,13 @@ class Vocabulary:
         return text.decode("utf-8", "replace") if text else ""
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of `text`; lone surrogates are replaced, nothing is added at either end."""
+        """Ids of `text`; lone surrogates are replaced, nothing is added at either end.
+
+        Raises:
+            FloeError: the model has been freed.
+        """
+        if self._closed:
+            raise FloeError("the engine is closed; its tokenizer has gone with it")
         data = text.encode("utf-8", "replace")
         room = len(data) + 8
         ids = (ctypes.c_int32 * room)()
@@ -88,7 +98,13 @@ class Vocabulary:
             piece = self._pieces[token] = self._piece(token)
         return piece
 
+    def close(self) -> None:
+        """The model is about to be freed: calls fail from now on instead of reading its memory."""
+        self._closed = True
+
     def _piece(self, token: int) -> bytes:
+        if self._closed:
+            raise FloeError("the engine is closed; its tokenizer has gone with it")
         if not 0 <= token < self.n_vocab or token in self.control_ids:
             return b""
         buffer = ctypes.create_string_buffer(256)

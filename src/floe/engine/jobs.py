@@ -1,0 +1,62 @@
+"""What runs on the engine's thread: a seat of an open session, and the tokens it is being fed.
+
+V = real ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floe.core.errors import FloeError
+from floe.engine.kv_context import KvContext, KvSequence
+
+
+@dataclass(kw_only=True, eq=False)
+class Job:
+    """Tokens on their way into a sequence that is first cut back to `keep_tokens`."""
+
+    keep_tokens: int
+    tokens: Sequence[int]
+    every: bool
+    future: Future[NDArray[np.float32]]
+    undo: Callable[[], None] = lambda: None
+    """Called when the job ends without an answer, before anyone can see that it has ended."""
+    done_tokens: int = 0
+    rows: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class Seat:
+    """What an open session owns: a row of a context, and its job if one runs."""
+
+    context: KvContext
+    row: KvSequence
+    job: Job | None = None
+    left: bool = False
+
+
+def fail(future: Future[Any], error: FloeError) -> None:
+    """Fail a future whose caller may cancel it at the same moment."""
+    with suppress(InvalidStateError):
+        future.set_exception(error)
+
+
+def fail_job(seat: Seat, error: FloeError) -> None:
+    """End a seat's job, if it has one, without an answer."""
+    job = seat.job
+    if job is not None:
+        job.undo()  # before the seat looks free: its session may submit again at once
+        seat.job = None
+        fail(job.future, error)
+
+
+def left_tokens(seat: Seat) -> int:
+    """Tokens of the seat's job that are not fed yet."""
+    return len(seat.job.tokens) - seat.job.done_tokens if seat.job else 0
