@@ -46,9 +46,9 @@ def is_permuted(name: str, architecture: str) -> bool:
 
 
 def head_width(model: ModelInfo) -> int:
-    """Rows of one attention head."""
-    rows = [shape[0] for name, shape in model.linears.items() if name.endswith(".attn_q")]
-    return max(rows, default=model.width) // model.n_heads
+    """Rows of one attention head; the same in all layers, also where they differ in heads."""
+    rows = model.linears.get("blk.0.attn_q", (model.width, 0))[0]  # n_heads is layer 0's
+    return rows // max(1, model.n_heads)
 
 
 def permute_rows(b_OR: FloatArray, head_rows: int) -> FloatArray:

@@ -37,7 +37,8 @@ class Verification:
     """What was found; differences are in natural-log probabilities, over all prompts.
 
     `mean_kl` is KL(merged || served). `effect` is how far the merged model is from the plain
-    base: an adapter that is silently not applied has max_difference = effect, and is not ok however small both are (A37).
+    base: an adapter that is silently not applied has max_difference = effect, and is not ok
+    however small both are (A37).
     """
 
     name: str
