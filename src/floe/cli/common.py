@@ -24,6 +24,7 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="A model's name, reference or GGUF path."),
 ]
+Progress = Callable[[str, int, int | None], None]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -38,23 +39,44 @@ def read_config(path: Path | None, *, model: str | None = None) -> Config:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """A callback that draws downloads on stderr; None when nobody looks."""
+def progress_bar(*, quiet: bool = False) -> Iterator[Progress | None]:
+    """A callback that shows downloads on stderr: a bar on a terminal, else a line per file."""
     if quiet:
         yield None
-        return
+    elif not sys.stderr.isatty():
+        yield _line_per_file()
+    else:
+        with _bars() as show:
+            yield show
+
+
+def _line_per_file() -> Progress:
+    seen: set[str] = set()
+
+    def show(name: str, _done_bytes: int, total_bytes: int | None) -> None:
+        if name not in seen:
+            seen.add(name)
+            size = f" ({total_bytes / 1e6:.1f} MB)" if total_bytes else ""
+            say(f"floe: fetching {name}{size}")
+
+    return show
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    with Bars(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(name: str, done_bytes: int, total_bytes: int | None) -> None:
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total_bytes)
-            bar.update(tasks[name], completed=done_bytes, total=total_bytes)
+                tasks[name] = bars.add_task(name, total=total_bytes)
+            bars.update(tasks[name], completed=done_bytes, total=total_bytes)
 
         yield show
 

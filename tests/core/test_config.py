@@ -1,0 +1,82 @@
+"""Configuration: defaults, unknown keys with the nearest name, wrong types and values, secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from floe.cli.init import commented_config
+from floe.core.config import Config, Secrets, load_config
+from floe.core.errors import BadConfig
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "floe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_no_file_is_the_defaults() -> None:
+    assert load_config(None) == Config()
+
+
+def test_the_written_configuration_is_the_defaults(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, commented_config())) == Config()
+
+
+def test_every_setting_is_written() -> None:
+    written = tomllib.loads(commented_config())
+    for section in dataclasses.fields(Config):
+        record = getattr(Config(), section.name)
+        assert set(written[section.name]) == {f.name for f in dataclasses.fields(record)}
+
+
+def test_values_arrive_and_integers_become_floats(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "[fusion]\nweight = 1\n[serve]\nport = 9000\n"))
+    assert config.fusion.weight == 1.0
+    assert isinstance(config.fusion.weight, float)
+    assert config.serve.port == 9000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[fusion]\nwieght = 0.5", 'unknown key "fusion.wieght".*did you mean "weight"'),
+        ("[fuson]\n", 'unknown key "fuson".*did you mean "fusion"'),
+        ("[zzz]\n", 'unknown key "zzz".*known: model'),
+        ("fusion = 1", r"\[fusion\] must be a table"),
+        ("[serve]\nport = true", "serve.port must be int, not bool"),
+        ('[serve]\nport = "80"', "serve.port must be int, not str"),
+        ("[serve]\nport = 70000", "serve.port must be between 1 and 65535"),
+        ("[fusion]\nweight = 1.5", "fusion.weight must be between 0 and 1"),
+        ("[fusion]\nweight = nan", "fusion.weight must be between 0 and 1"),
+        ("[model]\ncontext_tokens = 8", "model.context_tokens must be 64 or more"),
+        ('[cloud]\nkind = "flo"', 'cloud.kind must be one of "none", "floe", "openai".*"floe"'),
+        ('[cloud]\nkind = "floe"', "cloud.url must be set for this kind"),
+        ('[privacy]\nner = "of"', 'privacy.ner must be one of.*did you mean "o'),
+        ("[serve\n", "is not valid TOML"),
+    ],
+)
+def test_b23_a_bad_configuration_stops_the_start(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        load_config(write(tmp_path, text))
+
+
+def test_an_absent_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=r"cannot read .*floe init"):
+        load_config(tmp_path / "absent.toml")
+
+
+def test_secrets_come_from_the_environment_and_print_as_stars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOE_API_KEY", "tulip-7")
+    monkeypatch.setenv("FLOE_CLOUD_KEY", "")
+    secrets = Secrets.from_environment()
+    assert secrets.api_key == "tulip-7"
+    assert secrets.cloud_key is None
+    assert "tulip" not in repr(secrets)
+    assert "***" in repr(secrets)
