@@ -115,3 +115,12 @@ def test_a52_what_cannot_come_is_not_among_the_best() -> None:
     ]  # fmt: skip
     assert best(log_probs_V, 0, lambda i: b"") == ()
     assert len(best(np.zeros(3), 20, lambda i: b"")) == 3
+
+
+def test_b38_masked_ids_are_never_drawn() -> None:
+    log_q_V = np.concatenate([Q, np.full(3, -np.inf, dtype=np.float32)])
+    log_f_V = np.concatenate([F, np.full(3, -np.inf)])
+    for top_p in (1.0, 0.95):
+        sampler = Sampler(Sampling(temperature=3.0, top_p=top_p, seed=1))
+        choices = [sampler.draw(log_q_V, log_f_V) for _ in range(2000)]
+        assert {c.id for c in choices} | {c.edge_id for c in choices} == {0, 1, 2, 3, 4}
