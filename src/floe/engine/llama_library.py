@@ -255,6 +255,9 @@ def candidates() -> list[Path]:
 
 
 def _open(path: Path) -> Library:
+    # libgomp's default spins 3 ms at every barrier: 370 ms a token beside busy cores, 50 with this;
+    # sleeping at once (0) doubles the time on a quiet machine, this costs 2 %
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     c = ctypes.CDLL(str(path))
     if absent := [name for name in (*_CALLS, *_STRUCT_CALLS) if not hasattr(c, name)]:
         raise Missing(f"it does not export {absent[0]}")
