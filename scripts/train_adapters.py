@@ -23,18 +23,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import peft
 import torch
 import transformers
 from adapter_data import SOURCES, Example, Source, Split, split
-from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from floe.core.config import home
 from floe.core.files import sha256_file
 from floe.engine.torch_engine import folder_from_gguf
+from floe.routing.centroid import centroid_of
+from floe.routing.embed import StaticEmbedding
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -189,21 +189,19 @@ def train(model: Any, rows: list[Row], checks: list[Row], s: Settings, log: Any)
     return {"best_step": best_step, "validation_loss_by_step": history, "state": best_state}
 
 
-def centroid(prompts: list[str], wordllama: Path) -> dict[str, Any]:
-    """The normalised mean of the prompts' normalised embeddings."""
+def centroid(examples: list[Example], wordllama: Path) -> dict[str, Any]:
+    """The middle of the training prompts, each with its context and as the bare question."""
     weights = wordllama / "weights" / "l2_supercat_256.safetensors"
-    (matrix,) = load_file(weights).values()
-    tokenizer = Tokenizer.from_file(
-        str(wordllama / "tokenizers" / "l2_supercat_tokenizer_config.json")
+    embedding = StaticEmbedding(
+        weights=weights,
+        tokenizer=wordllama / "tokenizers" / "l2_supercat_tokenizer_config.json",
+        digest=sha256_file(weights),
     )
-    total = np.zeros(matrix.shape[1], dtype=np.float64)
-    for prompt in prompts:
-        ids = tokenizer.encode(prompt, add_special_tokens=False).ids[:512]
-        mean = matrix[ids].astype(np.float32).mean(axis=0)
-        total += mean / np.linalg.norm(mean)
+    prompts = [text for e in examples for text in sorted({e.prompt, e.short})]
+    middle = centroid_of(prompts, embedding)
     return {
-        "encoder_digest": sha256_file(weights),
-        "vector": [round(float(x), 5) for x in total / np.linalg.norm(total)],
+        "encoder_digest": middle.encoder_digest,
+        "vector": [round(x, 5) for x in middle.vector],
         "prompts": len(prompts),
     }
 
@@ -234,7 +232,7 @@ def build(source: Source, args: argparse.Namespace, s: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(result.pop("state"), folder / "adapter_model.safetensors", metadata={"format": "pt"})
     write_config(model, folder)
-    write_json(folder / "centroid.json", centroid([e.prompt for e in parts.train], args.wordllama))
+    write_json(folder / "centroid.json", centroid(parts.train, args.wordllama))
     figures = {"dropped_too_long": len(rows) - len(fitting), **result}
     write_json(folder / "card.json", card(source, args, s, parts, before, after) | figures)
 
@@ -260,33 +258,28 @@ def card(
     before: dict[str, float],
     after: dict[str, float],
 ) -> dict[str, Any]:
-    """What the adapter is and what it gained; the figures are measured here."""
+    """What the adapter is and what it gained; single values on top, so that stores keep them."""
     return {
         "name": source.name,
         "description": source.description,
         "base_model": BASE,
-        "base_weights": f"dequantized from the GGUF with sha256 {args.gguf_sha256}",
+        "base_weights_sha256": args.gguf_sha256,
         "licence": "Apache-2.0",
-        "data": {
-            "source": source.data,
-            "licence": source.licence,
-            "attribution": source.attribution,
-            "split": source.split_rule,
-        },
+        "data_source": source.data,
+        "data_licence": source.licence,
+        "data_attribution": source.attribution,
+        "data_split": source.split_rule,
+        "seed": s.seed,
+        "train_examples": len(parts.train),
+        "validation_examples": len(parts.validation),
+        "held_out_examples": len(parts.held_out),
+        "held_out_answer_tokens": before["tokens"],
+        "held_out_loss_before": round(before["loss"], 4),
+        "held_out_loss_after": round(after["loss"], 4),
+        "held_out_first_token_loss_before": round(before["first_token_loss"], 4),
+        "held_out_first_token_loss_after": round(after["first_token_loss"], 4),
+        "loss_unit": "mean negative log-likelihood per answer token in nats, end mark included",
         "settings": asdict(s),
-        "examples": {
-            "train": len(parts.train),
-            "validation": len(parts.validation),
-            "held_out": len(parts.held_out),
-            "held_out_answer_tokens": before["tokens"],
-        },
-        "held_out_loss": {
-            "unit": "mean negative log-likelihood (nats) per answer token, end mark included",
-            "before": round(before["loss"], 4),
-            "after": round(after["loss"], 4),
-            "first_token_before": round(before["first_token_loss"], 4),
-            "first_token_after": round(after["first_token_loss"], 4),
-        },
         "machine": {
             "processor": processor(),
             "threads": torch.get_num_threads(),

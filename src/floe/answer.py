@@ -53,6 +53,10 @@ class Cloud(Protocol):
         """A conversation with the cloud about one request; sends nothing yet."""
         ...
 
+    async def close(self) -> None:
+        """Give connections back; no conversation is open any more."""
+        ...
+
 
 class Fuse(Protocol):
     """Draw tokens from the mix of both models until the end or `max_tokens`."""

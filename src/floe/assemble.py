@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from floe.adapters.cache import AdapterCache
@@ -40,9 +40,9 @@ LEDGER = "egress.jsonl"
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Edge:
-    """A device with everything a request needs; `close` frees it."""
+    """A device with everything a request needs."""
 
     config: Config
     home: Path
@@ -54,7 +54,11 @@ class Edge:
     embedding: StaticEmbedding
     ledger: EgressLedger | None
     parts: Parts
-    close: Callable[[], None] = field(repr=False)
+
+    async def close_cloud(self) -> None:
+        """Give the cloud's connections back."""
+        if self.parts.cloud is not None:
+            await self.parts.cloud.close()
 
 
 def open_engine(
@@ -219,6 +223,8 @@ def edge(
         stack.callback(engine.close)
         store = open_store(config, engine, home=home)
         ledger = EgressLedger(path=home / LEDGER) if config.privacy.ledger else None
+        if ledger is not None:
+            stack.callback(ledger.close)
         cache: AdapterCache[LlamaAdapter] = AdapterCache(
             store=store,
             load=engine.load_adapter,
@@ -254,7 +260,6 @@ def edge(
             embedding=embedding,
             ledger=ledger,
             parts=parts,
-            close=stack.close,
         )
 
 

@@ -41,4 +41,9 @@ def serve(
     ):
         app = build_app(service_of(parts, secrets))
         address = url_of(sock)
-        run_app(app, sock, started=lambda: say(f"floe: serving on {address}/v1 (Ctrl-C stops)"))
+        run_app(
+            app,
+            sock,
+            started=lambda: say(f"floe: serving on {address}/v1 (Ctrl-C stops)"),
+            finish=parts.close_cloud,
+        )

@@ -131,7 +131,9 @@ def _serve(
             return report
 
         app = build_app(service_of(parts, keys))
-        report: dict[str, Any] = run_app(app, sock, started=started, once=check)
+        report: dict[str, Any] = run_app(
+            app, sock, started=started, once=check, finish=parts.close_cloud
+        )
         return report
 
 

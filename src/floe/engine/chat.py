@@ -5,19 +5,22 @@ A control token written by the user stays text: it can never open or close a tur
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.exceptions import SecurityError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from floe.core.errors import BadModel, BadRequest
 from floe.core.request import Message, Request
 
-_FENCE = "\ue000"  # private use: splits the template's text from the user's
+_FENCES = range(0xE000, 0xF900)  # private use: a character of these that no text contains
 
 
 class ChatFormat:
@@ -33,7 +36,7 @@ class ChatFormat:
         eos_text: str = "",
     ) -> None:
         self._source, self._tokenize = template, tokenize
-        self._control_texts = tuple(c for c in control_texts if c)
+        self._control_texts = tuple(sorted((c for c in control_texts if c), key=len, reverse=True))
         self._tokens = {"bos_token": bos_text, "eos_token": eos_text}
 
     @cached_property
@@ -41,8 +44,11 @@ class ChatFormat:
         if not self._source:
             raise BadModel("the model has no chat template; use /v1/completions with a prompt")
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, "jinja2.ext.loopcontrols"],
         )
+        environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
@@ -66,27 +72,54 @@ class ChatFormat:
         return ids
 
     def _encode_messages(self, messages: Sequence[Message]) -> list[int]:
-        texts = [m.content.replace(_FENCE, "") for m in messages]
-        if not any(c in text for text in texts for c in self._control_texts):
-            return self._tokenize(self._render(messages, texts), True)
-        marks = [f"{_FENCE}{i}{_FENCE}" for i in range(len(texts))]
+        texts = [m.content for m in messages]
+        fence = next((f for f in map(chr, _FENCES) if not any(f in text for text in texts)), None)
+        if fence is None:
+            raise BadRequest("the messages use every private-use character", param="messages")
+        fenced = [self._written.sub(rf"{fence}\g<0>{fence}", text) for text in texts]
         ids: list[int] = []
-        for i, part in enumerate(self._render(messages, marks).split(_FENCE)):
-            is_text = i % 2 == 1
-            ids += self._tokenize(texts[int(part)] if is_text else part, not is_text)
+        for i, part in enumerate(self._render(messages, fenced).split(fence)):
+            ids += self._tokenize(part, i % 2 == 0)  # between fences: as the user wrote it
         return ids
+
+    @cached_property
+    def _written(self) -> re.Pattern[str]:
+        """Control tokens as a user may write them, the longest first; nothing if there are none."""
+        return re.compile("|".join(map(re.escape, self._control_texts)) or "(?!)")
 
     def _render(self, messages: Sequence[Message], texts: Sequence[str]) -> str:
         turns = [{"role": m.role, "content": text} for m, text in zip(messages, texts, strict=True)]
+        template = self._template
         try:
             return str(
-                self._template.render(messages=turns, add_generation_prompt=True, **self._tokens)
+                template.render(
+                    messages=turns,
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    **self._tokens,
+                )
             )
         except BadRequest:
             raise
-        except (TemplateError, SecurityError, TypeError, ValueError) as error:
+        except Exception as error:  # the template is the model's code: it may raise anything
             kind = type(error).__name__
             raise BadModel(f"the model's chat template failed on these roles ({kind})") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}`: marks the model's own turns for training; transparent here."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(value: object, indent: int | None = None) -> str:
+    """JSON as transformers writes it: no HTML escapes, no ASCII escapes."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(reason: str) -> None:

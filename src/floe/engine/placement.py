@@ -59,7 +59,8 @@ def _place(context: KvContext, prompt: Sequence[int], need: int) -> Place | None
     free = [s for s in context.sequences if not s.open]
     if not free or reserved_tokens(context) + need > context.n_ctx:
         return None
-    n_prefix = {s.id: common_prefix(s.tokens, prompt) for s in context.sequences}
+    held = prompt[:need]  # never more in a row than was promised to it
+    n_prefix = {s.id: common_prefix(s.tokens, held) for s in context.sequences}
     source = max(context.sequences, key=lambda s: (n_prefix[s.id], not s.open))
     n = n_prefix[source.id]
     if not source.open and n * 2 >= len(source.tokens):

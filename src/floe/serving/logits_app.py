@@ -59,10 +59,10 @@ def build_logits_app(
         asked = parse_request(await _body(request, max_body_bytes))
         answer = await _unless_gone(request, scorer.score(asked))
         if answer is None:
-            log.info("logits %s: client gone", request_id)
+            log.debug("logits %s: client gone", request_id)
             return Response(status_code=_CLIENT_GONE)
         body = dump_response(answer)
-        log.info(
+        log.debug(
             "logits %s: answer %d bytes, draft %d bytes, %d positions, %d tokens cached, sent %d",
             request_id,
             len(asked.answer),
