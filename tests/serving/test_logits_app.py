@@ -210,7 +210,7 @@ async def test_a_bug_is_a_500_that_tells_nothing(caplog: pytest.LogCaptureFixtur
 async def test_logs_hold_ids_and_sizes_only(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="floe")
+    caplog.set_level(logging.DEBUG, logger="floe")
     body = dump_request(LogitRequest(prompt=PROMPT, answer=b"Zebedee says", draft=b" yes"))
     response = await client.post("/v1/logits", content=body, headers={"x-request-id": "r-7"})
     assert response.headers["x-request-id"] == "r-7"
