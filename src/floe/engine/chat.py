@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from floe.core.errors import BadModel, BadRequest
 from floe.core.request import Message, Request
 
-_FENCES = range(0xE000, 0xF900)  # private use: a character of these that no text contains
+_FENCES = [(chr(i), chr(i + 1)) for i in range(0xE000, 0xF8FF, 2)]  # private-use characters
 
 
 class ChatFormat:
@@ -73,13 +73,14 @@ class ChatFormat:
 
     def _encode_messages(self, messages: Sequence[Message]) -> list[int]:
         texts = [m.content for m in messages]
-        fence = next((f for f in map(chr, _FENCES) if not any(f in text for text in texts)), None)
-        if fence is None:
-            raise BadRequest("the messages use every private-use character", param="messages")
-        fenced = [self._written.sub(rf"{fence}\g<0>{fence}", text) for text in texts]
+        left, right = _fences(texts)
+        fenced = [self._written.sub(rf"{left}\g<0>{right}", text) for text in texts]
+        parts = re.split(f"{left}([^{left}{right}]*){right}", self._render(messages, fenced))
+        if any(left in part or right in part for part in parts):
+            raise BadModel("the model's chat template takes the messages apart; use a prompt")
         ids: list[int] = []
-        for i, part in enumerate(self._render(messages, fenced).split(fence)):
-            ids += self._tokenize(part, i % 2 == 0)  # between fences: as the user wrote it
+        for i, part in enumerate(parts):
+            ids += self._tokenize(part, i % 2 == 0)  # within fences: as the user wrote it
         return ids
 
     @cached_property
@@ -107,10 +108,19 @@ class ChatFormat:
             raise BadModel(f"the model's chat template failed on these roles ({kind})") from error
 
 
+def _fences(texts: Sequence[str]) -> tuple[str, str]:
+    """Two characters that no text contains, to mark where the user wrote a control token."""
+    used = frozenset().union(*texts)
+    for fence in _FENCES:
+        if used.isdisjoint(fence):
+            return fence
+    raise BadRequest("the messages use every private-use character", param="messages")
+
+
 class _Generation(Extension):
     """`{% generation %}`: marks the model's own turns for training; transparent here."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
