@@ -100,7 +100,8 @@ def test_a17_the_served_adapter_equals_peft(
     weights = {k: torch.from_numpy(v) for k, v in tiny_llama.random_weights().items()}
     model.load_state_dict(weights)
     folder = toys.folder(
-        tmp_path / "a", toys.tensors(modules=ALL), lora_alpha=2, use_rslora=True, alpha_pattern={"q_proj": 3},
+        tmp_path / "a", toys.tensors(modules=ALL), lora_alpha=2, use_rslora=True,
+        alpha_pattern={"q_proj": 3},
         target_modules=[m.split(".")[1] for m in ALL],
     )  # fmt: skip
     prompt = "The capital of France is"
