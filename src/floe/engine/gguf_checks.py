@@ -150,6 +150,7 @@ def check_adapter(path: Path, *, architecture: str, linears: dict[str, tuple[int
     _check_adapter_metadata(path, header, architecture)
     modules = {name.rsplit(".weight.lora_", 1)[0] for name in header.tensors}
     faults = [f for m in sorted(modules) if (f := _module_fault(header, m, linears))]
+    faults += [f"{name} is no part of a LoRA" for name in header.tensors if _is_odd(name)]
     if not modules:
         faults = ["it holds no tensors"]
     if faults:
@@ -175,6 +176,10 @@ def _check_adapter_metadata(path: Path, header: GgufHeader, architecture: str) -
         raise BadAdapter(f"{path} has an adapter.lora.alpha that is not a finite number")
     if "adapter.alora.invocation_tokens" in header.metadata:
         raise BadAdapter(f"{path} is an activated LoRA, which this version cannot apply")
+
+
+def _is_odd(name: str) -> bool:
+    return ".weight.lora_" in name and not name.endswith(_ADAPTER_SUFFIXES)
 
 
 def _module_fault(header: GgufHeader, module: str, linears: dict[str, tuple[int, int]]) -> str:
