@@ -31,7 +31,7 @@ from floe.privacy.build import build_gate
 from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
 from floe.privacy.ledger import EgressLedger
-from floe.routing.embed import StaticEmbedding
+from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.router import Router
 
 EMBEDDING = "wordllama-256"
@@ -169,7 +169,10 @@ def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmb
     """The router's embedding, pulled first if need be."""
     pulled = ensure(EMBEDDING, home=home, progress=progress)
     return StaticEmbedding(
-        weights=pulled.files["weights"], tokenizer=pulled.files["tokenizer"], digest=pulled.digest
+        weights=pulled.files["weights"],
+        tokenizer=pulled.files["tokenizer"],
+        digest=pulled.digest,
+        background=shipped_background(pulled.digest),
     )
 
 
@@ -180,7 +183,7 @@ def open_router(
     return Router(
         embedding=embedding,
         adapters=lambda: [s.manifest for s in store.list()],
-        base_names=[engine.info.name, *sorted(engine.info.names)],
+        base_names=[engine.info.name.lower()],
         config=config.routing,
     )
 

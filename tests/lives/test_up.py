@@ -68,6 +68,31 @@ def test_without_a_cloud_it_serves_and_says_so(models_home: Path, tmp_path: Path
     assert "from the edge only" in done.stderr
 
 
+def test_a_stand_in_that_cannot_be_fetched_is_said_aloud(models_home: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "models").mkdir(parents=True)
+    for name in ("smollm2-135m-instruct", "wordllama-256", "rampart-ner"):
+        (home / "models" / name).symlink_to(models_home / "models" / name)
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "floe", "up", "--check"],
+        env={**os.environ, **offline, "FLOE_HOME": str(home)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    data = json.loads(done.stdout)
+    assert data["cloud_model"] is None
+    assert data["failed"] == ["the cloud took part in the maths"]
+    assert "no stand-in for the cloud, serving from the edge only" in done.stderr
+    assert "qwen2.5-coder-0.5b-instruct" in done.stderr
+
+
 def test_the_stand_in_ends_with_its_parent(models_home: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "floe", "up", "--port", "0"],

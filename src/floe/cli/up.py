@@ -87,7 +87,7 @@ def _with_cloud(
         return settings, keys, None
     # Two models share the cores: more threads than cores make each of them far slower.
     threads = settings.model.threads or max(cpu_count() // 2, 1)
-    service = stack.enter_context(stand_in(str(pulled.files["model"]), threads=threads))
+    service = stack.enter_context(stand_in(name, threads=threads))
     cloud = dataclasses.replace(settings.cloud, kind="floe", url=service.url)
     settings = dataclasses.replace(
         settings, cloud=cloud, model=dataclasses.replace(settings.model, threads=threads)

@@ -60,7 +60,7 @@ class PrivacyConfig:
 class RoutingConfig:
     """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base."""
 
-    temperature: float = 0.05
+    temperature: float = 0.04
     top_k: int = 2
     threshold: float = 0.25
     min_share: float = 0.2
