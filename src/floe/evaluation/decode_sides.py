@@ -19,6 +19,7 @@ from floe.engine.llamacpp import LlamaCppEngine, LlamaSession
 from floe.engine.vocabulary import Vocabulary
 
 now = time.perf_counter
+MAX_DECODE_TOKENS = 256
 
 
 class Bare:
@@ -112,7 +113,7 @@ class Floe:
     def prefill_s(self, prompt: Sequence[int]) -> float:
         """A new session, no cached prefix (prompts differ from the first token on)."""
         began = now()
-        session = self.engine.session(prompt=prompt).result()
+        session = self.engine.session(prompt=prompt, max_tokens=len(prompt)).result()
         session.feed(list(prompt))
         took_s = now() - began
         session.close()
@@ -153,7 +154,8 @@ class Floe:
         if self._session is None or self._prompt != tuple(prompt):
             if self._session is not None:
                 self._session.close()
-            session = self.engine.session(prompt=prompt).result()
+            room = len(prompt) + MAX_DECODE_TOKENS  # leaves the context room for prefills
+            session = self.engine.session(prompt=prompt, max_tokens=room).result()
             assert isinstance(session, LlamaSession)
             session.feed(list(prompt))
             self._session, self._prompt = session, tuple(prompt)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.errors import FloeError
+from floe.engine.llama_library import library
 from floe.evaluation.decode_sides import Bare, Floe
 
 
@@ -39,6 +40,7 @@ def facts(side: Bare | Floe) -> dict[str, Any]:
     return {
         **memory(),
         "n_vocab": side.n_vocab,
+        "llama_build": library().layout.build,
         "torch": "torch" in sys.modules,
         "gomp_spincount": os.environ.get("GOMP_SPINCOUNT"),
     }
