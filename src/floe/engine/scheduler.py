@@ -355,7 +355,8 @@ class Scheduler:
             return
         job.done_tokens += n_tokens
         if len(rows):
-            job.rows.append(log_softmax_(rows))
+            with np.errstate(invalid="ignore"):
+                job.rows.append(log_softmax_(rows))
             if np.isnan(job.rows[-1][:, 0]).any():  # one NaN or infinite logit makes a row NaN
                 fail_job(seat, FloeError("the model gave no numbers; check model and adapters"))
                 return
