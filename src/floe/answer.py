@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from floe.core.advice import Advise
+from floe.core.advice import Advise, Drafting
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.text import TextStream
@@ -65,7 +65,7 @@ class Fuse(Protocol):
         self,
         request: Request,
         first_log_probs_V: asyncio.Future[FloatArray],
-        step: Callable[[int], asyncio.Future[FloatArray]],
+        drafting: Drafting,
         advise: Advise | None,
     ) -> AsyncGenerator[Draw, None]: ...
 
@@ -116,7 +116,8 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         def step(token: int) -> asyncio.Future[FloatArray]:
             return wrap_future(session.submit([token]))
 
-        draws = parts.fuse(request, first_log_probs_V, step, advise)
+        drafting = Drafting(step=step, rollback=session.rollback)
+        draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}
         async with aclosing(draws):

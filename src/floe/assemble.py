@@ -23,7 +23,7 @@ from floe.engine.base import FloatArray
 from floe.engine.chat import ChatFormat
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.fusion.align import Alignment
-from floe.fusion.generate import Fuser
+from floe.fusion.speculate import Limits, SpeculativeFuser
 from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
 from floe.models.sources import Progress
@@ -119,7 +119,13 @@ def _declared_base(folder: Path) -> str:
     return str(declared["base_model_name_or_path"]).rsplit("/", 1)[-1].lower()
 
 
-def open_cloud(config: CloudConfig, secrets: Secrets, ledger: EgressLedger | None) -> Cloud | None:
+def open_cloud(
+    config: CloudConfig,
+    secrets: Secrets,
+    ledger: EgressLedger | None,
+    *,
+    tokenizer_digest: str = "",
+) -> Cloud | None:
     """The client for the configured endpoint; None when there is none."""
 
     def on_send(destination: str, payload: bytes, request_id: str) -> None:
@@ -133,6 +139,7 @@ def open_cloud(config: CloudConfig, secrets: Secrets, ledger: EgressLedger | Non
             url=config.url,
             key=secrets.cloud_key,
             top_k=config.top_k,
+            tokenizer_digest=tokenizer_digest,
             connect_timeout_ms=config.connect_timeout_ms,
             on_send=on_send,
         )
@@ -203,13 +210,14 @@ def run_f32(model: Path, adapter: Path | None, prompts: Sequence[str]) -> list[F
         engine.close()
 
 
-def _fuser(config: Config, engine: LlamaCppEngine) -> Fuser:
+def _fuser(config: Config, engine: LlamaCppEngine) -> SpeculativeFuser:
     info = engine.info
     pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
-    return Fuser(
+    return SpeculativeFuser(
         weight=config.fusion.weight,
-        budget_ms=config.fusion.budget_ms,
-        first_budget_ms=config.fusion.first_budget_ms,
+        limits=Limits(
+            budget_ms=config.fusion.budget_ms, first_budget_ms=config.fusion.first_budget_ms
+        ),
         alignment=Alignment(token_bytes=pieces, eos_ids=info.eos_ids),
         eos_ids=info.eos_ids,
         token_bytes=engine.token_bytes,
@@ -248,7 +256,9 @@ def edge(
             adapters=cache,
             engine=engine,
             encode=chat_format(engine).encode,
-            cloud=open_cloud(config.cloud, secrets, ledger),
+            cloud=open_cloud(
+                config.cloud, secrets, ledger, tokenizer_digest=engine.info.tokenizer_digest
+            ),
             guard=guarded,
             fuse=_fuser(config, engine),
         )

@@ -12,7 +12,7 @@ from floe.cloud.client import Endpoint, record_nothing
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
 from floe.cloud.wire import parse_request
-from floe.core.advice import Advice
+from floe.core.advice import Advice, Question
 from floe.core.errors import BadConfig, CloudFailed
 from floe.core.request import Request
 from floe.testing.cloud_conformance import REQUEST, SECRET
@@ -29,9 +29,13 @@ def logit_cloud(handler: Handler, **options: object) -> LogitCloud:
     return LogitCloud(client=client, **options)  # type: ignore[arg-type]
 
 
+def at(found: tuple[Advice, ...], answer: bytes) -> Advice | None:
+    return next((a for a in found if a.offset_bytes == len(answer)), None)
+
+
 async def ask(cloud: LogitCloud | OpenAICloud, answer: bytes = b"") -> Advice | None:
     async with cloud.open(REQUEST) as advise:
-        return await advise(answer)
+        return at(await advise(Question(answer=answer)), answer)
 
 
 def endpoint(url: str, key: str | None = None) -> Endpoint:
@@ -88,7 +92,7 @@ async def test_what_the_logit_client_sends() -> None:
     assert parsed.messages == REQUEST.messages and parsed.top_k == 7
     assert parsed.answer == b"\xff so far"
     async with cloud.open(Request(id="p", prompt="plain")) as advise:
-        await advise(b"")
+        await advise(Question(answer=b""))
     assert parse_request(seen[1].content).prompt == "plain"
     await cloud.close()
 
@@ -160,7 +164,7 @@ def openai_cloud(*pieces: bytes | Exception, sent: list | None = None) -> OpenAI
 
 async def advice_at(cloud: OpenAICloud, *answers: bytes) -> list[Advice | None]:
     async with cloud.open(REQUEST) as advise:
-        out = [await advise(a) for a in answers]
+        out = [at(await advise(Question(answer=a)), a) for a in answers]
     await cloud.close()
     return out
 
@@ -225,7 +229,7 @@ async def test_a_prompt_without_messages_sends_nothing() -> None:
     sent: list[httpx.Request] = []
     cloud = openai_cloud(STOP, sent=sent)
     async with cloud.open(Request(id="p", prompt="continue this")) as advise:
-        assert await advise(b"") is None
+        assert await advise(Question(answer=b"")) == ()
     await cloud.close()
     assert sent == []
 
@@ -267,10 +271,10 @@ async def test_b40_a_stream_that_breaks_serves_what_it_had_and_then_fails(
 ) -> None:
     cloud = openai_cloud(event(token("Hi")), event(token(" you")), end)
     async with cloud.open(REQUEST) as advise:
-        assert await advise(b"") and await advise(b"Hi")
+        assert await advise(Question(answer=b"")) and await advise(Question(answer=b"Hi"))
         for _ in range(2):
             with pytest.raises(CloudFailed, match=text):
-                await advise(b"Hi you")
+                await advise(Question(answer=b"Hi you"))
     await cloud.close()
 
 
@@ -279,7 +283,7 @@ async def test_a_client_bug_is_not_hidden_as_a_lost_cloud(monkeypatch: pytest.Mo
     monkeypatch.setattr(cloud, "_event", lambda *_: 1 / 0)
     async with cloud.open(REQUEST) as advise:
         with pytest.raises(ZeroDivisionError):
-            await advise(b"")
+            await advise(Question(answer=b""))
     await cloud.close()
 
 
@@ -297,9 +301,9 @@ async def test_a_stalled_server_fails_after_what_it_said(with_bytes: bool) -> No
             url=server.url + "/v1", model="m", on_send=record_nothing, stall_timeout_s=0.3
         )
         async with cloud.open(REQUEST) as advise:
-            assert all([await advise(a) for a in (b"", b"I", b"It")])
+            assert all([await advise(Question(answer=a)) for a in (b"", b"I", b"It")])
             with pytest.raises(CloudFailed, match="ReadTimeout"):
-                await advise(b"It is")
+                await advise(Question(answer=b"It is"))
         await cloud.close()
 
 
@@ -313,6 +317,6 @@ async def test_leaving_the_conversation_ends_the_stream() -> None:
     with live(app) as server:
         cloud = OpenAICloud(url=server.url + "/v1", model="m", on_send=record_nothing)
         async with cloud.open(REQUEST) as advise:
-            assert await advise(b"")
+            assert await advise(Question(answer=b""))
         await cloud.close()
     assert engine.open_sessions == 0

@@ -11,7 +11,7 @@ from floe.answer import Cloud
 from floe.cloud.client import record_nothing
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.advice import Advice, Advise
+from floe.core.advice import Advice, Advise, Drafting, Question
 from floe.core.errors import CloudFailed
 from floe.core.request import Request, Sampling
 from floe.core.token import Draw
@@ -61,7 +61,8 @@ async def stream(advise: Advise) -> list[Draw]:
 
     request = Request(id="r", messages=REQUEST.messages, sampling=SAMPLING)
     first = asyncio.wrap_future(session.submit(prompt))
-    async with aclosing(fuser()(request, first, step, advise)) as draws:
+    drafting = Drafting(step=step, rollback=session.rollback)
+    async with aclosing(fuser()(request, first, drafting, advise)) as draws:
         out = [draw async for draw in draws]
     assert list(session.tokens) == prompt + [d.id for d in out][:-1]
     session.close()
@@ -70,22 +71,22 @@ async def stream(advise: Advise) -> list[Draw]:
 
 async def check_takeover(cloud: Cloud, kill_at: int | None = None, kill=lambda: None) -> list[Draw]:
     """Run live, record what the cloud said, and replay without any network."""
-    said: dict[bytes, Advice | None] = {}
+    said: dict[bytes, tuple[Advice, ...]] = {}
 
     async with cloud.open(REQUEST) as asked:
 
-        async def recorded(text: bytes) -> Advice | None:
+        async def recorded(question: Question) -> tuple[Advice, ...]:
             if len(said) == kill_at:
                 await asyncio.to_thread(kill)
-            said[text] = advice = await asked(text)
-            return advice
+            said[question.text] = found = await asked(question)
+            return found
 
         live_draws = await stream(recorded)
 
-    async def replay(text: bytes) -> Advice | None:
-        if text not in said:
+    async def replay(question: Question) -> tuple[Advice, ...]:
+        if question.text not in said:
             raise CloudFailed("gone")
-        return said[text]
+        return said[question.text]
 
     assert await stream(replay) == live_draws
     assert len(live_draws) == N_TOKENS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import numpy as np
@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.advice import Advice, Advise, Candidate
+from floe.answer import Fuse
+from floe.core.advice import Advice, Advise, Candidate, Drafting, Question
 from floe.core.errors import CloudFailed, FloeError
 from floe.core.request import Request, Sampling
 from floe.core.token import Draw
@@ -153,6 +154,10 @@ def fuser(weight: float = 0.5, budget_ms: float = 50.0, first_budget_ms: float =
     )
 
 
+def nothing(_n: int) -> None:
+    """A rollback where none is called."""
+
+
 class Run:
     """One stream with the SLM's steps taking STEP_S of virtual time; `times_s` of each token."""
 
@@ -162,7 +167,13 @@ class Run:
         self.steps = 0
 
     async def go(
-        self, fuse: Fuser, sampling: Sampling, advise: Advise | None, top: int = 0
+        self, fuse: Fuse, sampling: Sampling, advise: Ask | None, top: int = 0
+    ) -> list[Draw]:
+        """The stream with a cloud that is asked about one place at a time."""
+        return await self.go_in_blocks(fuse, sampling, in_blocks(advise) if advise else None, top)
+
+    async def go_in_blocks(
+        self, fuse: Fuse, sampling: Sampling, advise: Advise | None, top: int = 0
     ) -> list[Draw]:
         loop = asyncio.get_running_loop()
         session = EDGE.session().result()
@@ -178,7 +189,9 @@ class Run:
             return soon([token])
 
         request = Request(id="r", prompt=PROMPT, sampling=sampling, top_log_probs=top)
-        async with aclosing(fuse(request, soon(EDGE.tokenize(PROMPT)), step, advise)) as draws:
+        drafting = Drafting(step=step, rollback=session.rollback)
+        first = soon(EDGE.tokenize(PROMPT))
+        async with aclosing(fuse(request, first, drafting, advise)) as draws:
             async for draw in draws:
                 self.draws.append(draw)
                 self.times_s.append(loop.time())
@@ -187,7 +200,36 @@ class Run:
         return self.draws
 
 
-def answering(cloud: ScriptedEngine, delay_s: Callable[[int], float] = lambda n: 0.0) -> Advise:
+Ask = Callable[[bytes], Awaitable[Advice | None]]
+"""A cloud that is asked about one place at a time."""
+
+
+def in_blocks(ask: Ask) -> Advise:
+    """`ask` at the place after the answer and at every end of a token in the draft."""
+
+    async def advise(question: Question) -> tuple[Advice, ...]:
+        start = len(question.answer)
+        places = [start, *(end for end in question.ends if end > start)]
+        found = [await ask(question.text[:place]) for place in places]
+        return tuple(a for a in found if a is not None)
+
+    return advise
+
+
+def scoring(cloud: ScriptedEngine, delay_s: Callable[[int], float]) -> Advise:
+    """A cloud that answers its nth question, however long, after `delay_s(n)`."""
+    asked = 0
+
+    async def advise(question: Question) -> tuple[Advice, ...]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(delay_s(asked))
+        return await in_blocks(answering(cloud))(question)
+
+    return advise
+
+
+def answering(cloud: ScriptedEngine, delay_s: Callable[[int], float] = lambda n: 0.0) -> Ask:
     asked = 0
 
     async def advise(text: bytes) -> Advice:
@@ -386,7 +428,7 @@ def test_a_closed_stream_stops_the_question_and_the_step() -> None:
         first = asyncio.get_running_loop().create_future()
         first.set_result(EDGE.log_probs([1]))
         request = Request(id="r", prompt=PROMPT, sampling=Sampling(temperature=1.0, seed=1))
-        draws = fuser()(request, first, step, advise)
+        draws = fuser()(request, first, Drafting(step=step, rollback=nothing), in_blocks(advise))
         await anext(draws)
         assert steps == []  # nothing is decoded before it is wanted
         waiting = asyncio.ensure_future(anext(draws))
@@ -412,7 +454,8 @@ def test_the_engines_error_ends_the_stream_and_the_question() -> None:
         first.set_exception(FloeError("the engine failed"))
         request = Request(id="r", prompt=PROMPT)
         with pytest.raises(FloeError, match="the engine failed"):
-            await anext(fuser()(request, first, lambda t: first, advise))
+            drafting = Drafting(step=lambda t: first, rollback=nothing)
+            await anext(fuser()(request, first, drafting, in_blocks(advise)))
         assert len(asyncio.all_tasks()) == 1
 
     run_virtual(main())

@@ -16,7 +16,7 @@ DRAWS = 20_000
 
 def frequencies(sampling: Sampling, log_q_V: np.ndarray, log_f_V: np.ndarray):
     sampler = Sampler(sampling)
-    choices = [sampler.draw(log_q_V, log_f_V) for _ in range(DRAWS)]
+    choices = [sampler.draw(log_q_V, log_f_V, i) for i in range(DRAWS)]
     ids = np.bincount([c.id for c in choices], minlength=5) / DRAWS
     edge = np.bincount([c.edge_id for c in choices], minlength=5) / DRAWS
     return ids, edge, np.mean([c.id != c.edge_id for c in choices])
@@ -53,22 +53,22 @@ def test_a56_draws_follow_the_mix_exactly_and_differ_from_the_slm_as_seldom_as_c
 
 def test_a56_with_nothing_set_but_a_temperature_every_token_can_come() -> None:
     sampler = Sampler(Sampling(temperature=1.0))
-    assert {sampler.draw(Q, Q).id for _ in range(2000)} == {0, 1, 2, 3, 4}
+    assert {sampler.draw(Q, Q, i).id for i in range(2000)} == {0, 1, 2, 3, 4}
 
 
 def test_a53_a_tiny_temperature_is_greedy_and_ties_go_to_the_first() -> None:
     for temperature in (0.0, 1e-9, 0.01):
         sampler = Sampler(Sampling(temperature=temperature))
-        assert [sampler.draw(Q, F).id for _ in range(5)] == [2] * 5
-        assert sampler.draw(Q, F).edge_id == 0
-    assert Sampler(Sampling()).draw(np.zeros(4), np.zeros(4)).id == 0
+        assert [sampler.draw(Q, F, i).id for i in range(5)] == [2] * 5
+        assert sampler.draw(Q, F, 0).edge_id == 0
+    assert Sampler(Sampling()).draw(np.zeros(4), np.zeros(4), 0).id == 0
 
 
 def test_a_seed_repeats_and_the_cloud_costs_no_random_numbers() -> None:
     for seed in (0, 7, -3, 2**70):
         one, two = (Sampler(Sampling(temperature=1.0, seed=seed)) for _ in range(2))
-        drawn = [one.draw(Q, F if i % 2 else Q).edge_id for i in range(200)]
-        assert drawn == [two.draw(Q, Q).id for _ in range(200)]
+        drawn = [one.draw(Q, F if i % 2 else Q, i).edge_id for i in range(200)]
+        assert drawn == [two.draw(Q, Q, i).id for i in range(200)]
 
 
 @given(
@@ -122,5 +122,5 @@ def test_b38_masked_ids_are_never_drawn() -> None:
     log_f_V = np.concatenate([F, np.full(3, -np.inf)])
     for top_p in (1.0, 0.95):
         sampler = Sampler(Sampling(temperature=3.0, top_p=top_p, seed=1))
-        choices = [sampler.draw(log_q_V, log_f_V) for _ in range(2000)]
+        choices = [sampler.draw(log_q_V, log_f_V, i) for i in range(2000)]
         assert {c.id for c in choices} | {c.edge_id for c in choices} == {0, 1, 2, 3, 4}

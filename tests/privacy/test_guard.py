@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from floe.core.advice import Advice, Candidate
+from floe.core.advice import Advice, Candidate, Question
 from floe.core.verdict import Verdict
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
@@ -22,9 +22,9 @@ class Cloud:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
 
-    async def __call__(self, answer: bytes) -> Advice | None:
-        self.asked.append(answer)
-        return ADVICE
+    async def __call__(self, question: Question) -> tuple[Advice, ...]:
+        self.asked.append(question.text)
+        return (ADVICE,)
 
 
 async def test_clean_answers_reach_the_cloud() -> None:
@@ -35,9 +35,9 @@ async def test_clean_answers_reach_the_cloud() -> None:
         return ALLOW
 
     ask = guarded(cloud, inspect)
-    assert await ask(b"") is ADVICE
-    assert await ask("né".encode()[:2]) is ADVICE
-    assert await ask(b"\xff\xfe ok") is ADVICE
+    assert await ask(Question(answer=b"")) == (ADVICE,)
+    assert await ask(Question(answer="né".encode()[:2])) == (ADVICE,)
+    assert await ask(Question(answer=b"\xff\xfe ok")) == (ADVICE,)
     assert seen == ["", "n", "\ufffd\ufffd ok"]
     assert cloud.asked == [b"", b"n\xc3", b"\xff\xfe ok"]
 
@@ -45,9 +45,9 @@ async def test_clean_answers_reach_the_cloud() -> None:
 async def test_after_one_local_the_cloud_is_never_asked_again() -> None:
     cloud = Cloud()
     ask = guarded(cloud, lambda text: LOCAL if "secret" in text else ALLOW)
-    assert await ask(b"my ") is ADVICE
-    assert await ask(b"my secret") is None
-    assert await ask(b"my ") is None
+    assert await ask(Question(answer=b"my ")) == (ADVICE,)
+    assert await ask(Question(answer=b"my secret")) == ()
+    assert await ask(Question(answer=b"my ")) == ()
     assert cloud.asked == [b"my "]
 
 
@@ -60,8 +60,8 @@ async def test_a_raising_inspector_counts_as_local(caplog: pytest.LogCaptureFixt
 
     ask = guarded(cloud, inspect)
     with caplog.at_level(logging.DEBUG):
-        assert await ask(b"alice@example.com") is None
-        assert await ask(b"") is None
+        assert await ask(Question(answer=b"alice@example.com")) == ()
+        assert await ask(Question(answer=b"")) == ()
     assert (cloud.asked, len(calls)) == ([], 1)
     assert "RuntimeError" in caplog.text
     assert "alice" not in caplog.text
@@ -69,23 +69,23 @@ async def test_a_raising_inspector_counts_as_local(caplog: pytest.LogCaptureFixt
 
 async def test_an_inspector_that_answers_nonsense_counts_as_local() -> None:
     cloud = Cloud()
-    assert await guarded(cloud, lambda text: None)(b"hi") is None  # type: ignore[arg-type,return-value]
+    assert await guarded(cloud, lambda text: None)(Question(answer=b"hi")) == ()
     assert cloud.asked == []
 
 
 async def test_advice_on_its_way_is_dropped_when_the_answer_has_become_private() -> None:
     release = asyncio.Event()
 
-    async def slow(answer: bytes) -> Advice | None:
+    async def slow(_question: Question) -> tuple[Advice, ...]:
         await release.wait()
-        return ADVICE
+        return (ADVICE,)
 
     ask = guarded(slow, lambda text: LOCAL if text else ALLOW)
-    first = asyncio.ensure_future(ask(b""))
+    first = asyncio.ensure_future(ask(Question(answer=b"")))
     await asyncio.sleep(0)  # lets the first ask reach the cloud
-    assert await ask(b"private") is None
+    assert await ask(Question(answer=b"private")) == ()
     release.set()
-    assert await first is None
+    assert await first == ()
 
 
 async def test_with_the_real_gate_a_number_stops_the_asking() -> None:
@@ -98,7 +98,7 @@ async def test_with_the_real_gate_a_number_stops_the_asking() -> None:
     cloud = Cloud()
     ask = guarded(cloud, gate.inspect_draft)
     answer = b"Your card is 4111 1111 1111 1111."
-    given = [await ask(answer[:n]) for n in range(len(answer) + 1)]
-    assert given.index(None) == answer.index(b"1111.") + 4
-    assert all(advice is None for advice in given[given.index(None) :])
+    given = [await ask(Question(answer=answer[:n])) for n in range(len(answer) + 1)]
+    assert given.index(()) == answer.index(b"1111.") + 4
+    assert all(found == () for found in given[given.index(()) :])
     assert max(len(asked) for asked in cloud.asked) < answer.index(b"1111.") + 4

@@ -27,8 +27,8 @@ _QUANTIZATION = re.compile(r"[-._ ](i?q\d\w*|bf16|f16|f32)$")
 class LoraPair:
     """The change of one linear layer is `b_OR @ a_RI`: every scale is already in `b_OR`."""
 
-    a_RI: FloatArray  # noqa: N815 (shape suffix)
-    b_OR: FloatArray  # noqa: N815 (shape suffix)
+    a_RI: FloatArray
+    b_OR: FloatArray
 
     @property
     def rank(self) -> int:

@@ -13,7 +13,7 @@ from floe.cloud.wire import (
     dump_request,
     parse_response,
 )
-from floe.core.advice import Advice, Advise
+from floe.core.advice import Advice, Advise, Question
 from floe.core.errors import BadRequest, CloudFailed
 from floe.core.request import Request
 
@@ -24,7 +24,8 @@ class LogitCloud:
     """`answer.Cloud` over /v1/logits.
 
     `url` is the service's root. `on_send(destination, payload, request_id)` is called before
-    each send, with the very bytes that are sent; when it raises, nothing is sent.
+    each send, with the very bytes that are sent; when it raises, nothing is sent. With the SLM's
+    `tokenizer_digest` a service of the same tokenizer follows the SLM's own tokens.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class LogitCloud:
         url: str,
         key: str | None = None,
         top_k: int = 64,
+        tokenizer_digest: str = "",
         connect_timeout_ms: float = 500,
         on_send: OnSend,
         client: HttpClient | None = None,
     ) -> None:
-        self._top_k = top_k
+        self._top_k, self._tokenizer_digest = top_k, tokenizer_digest
+        self._same_tokenizer = bool(tokenizer_digest)  # until the service says otherwise
         self._endpoint = Endpoint(
             url=url,
             key=key,
@@ -60,14 +63,12 @@ class LogitCloud:
             CloudFailed: no answer, or not in the agreed form.
         """
 
-        async def advise(answer: bytes) -> Advice | None:
-            response = await self.score(request, answer)
-            at = len(answer)
-            return next((p for p in response.positions if p.offset_bytes == at), None)
+        async def advise(question: Question) -> tuple[Advice, ...]:
+            return (await self.score(request, question)).positions
 
         yield advise
 
-    async def score(self, request: Request, answer: bytes, draft: bytes = b"") -> LogitResponse:
+    async def score(self, request: Request, question: Question) -> LogitResponse:
         """Advice after `answer` and at the cloud's token boundaries in `draft`.
 
         Raises:
@@ -77,8 +78,10 @@ class LogitCloud:
             LogitRequest(
                 messages=request.messages,
                 prompt=request.prompt,
-                answer=answer,
-                draft=draft,
+                answer=question.answer,
+                draft=question.draft,
+                ends=question.ends if self._same_tokenizer else (),
+                tokenizer_digest=self._tokenizer_digest if self._same_tokenizer else "",
                 top_k=self._top_k,
             )
         )
@@ -86,7 +89,9 @@ class LogitCloud:
             "/v1/logits", payload, request_id=request.id, max_bytes=MAX_RESPONSE_BYTES
         )
         try:
-            return parse_response(body)
+            response = parse_response(body)
+            self._same_tokenizer = response.tokenizer_digest == self._tokenizer_digest
+            return response
         except BadRequest as error:
             raise CloudFailed(f"the cloud's answer is malformed: {error.message}") from error
 

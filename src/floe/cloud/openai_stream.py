@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floe.cloud.client import Endpoint, HttpClient, OnSend
-from floe.core.advice import Advice, Advise, Candidate
+from floe.core.advice import Advice, Advise, Candidate, Question
 from floe.core.errors import CloudFailed
 from floe.core.request import Request
 
@@ -85,17 +85,17 @@ class OpenAICloud:
         story = _Story()
         reader: asyncio.Task[None] | None = None
 
-        async def advise(answer: bytes) -> Advice | None:
+        async def advise(question: Question) -> tuple[Advice, ...]:
             nonlocal reader
             if not request.messages or story.diverged:
-                return None
+                return ()
             if reader is None:
                 reader = asyncio.ensure_future(self._read(request, story))
                 reader.add_done_callback(lambda _: story.wake())
-            advice = await story.at(answer, reader)
+            advice = await story.at(question.answer, reader)
             if story.diverged:
                 reader.cancel()  # what else it would say is of no use
-            return advice
+            return (*([advice] if advice else ()), *story.within(question))
 
         try:
             yield advise
@@ -190,6 +190,15 @@ class _Story:
                 self.diverged = True  # the cloud's answer ended before this place
                 return None
             await self.changed.wait()
+
+    def within(self, question: Question) -> tuple[Advice, ...]:
+        """Places inside the draft that are known already and agree with it."""
+        whole, start = question.text, len(question.answer)
+        return tuple(
+            Advice(offset_bytes=offset, candidates=candidates)
+            for offset, candidates in sorted(self.places.items())
+            if start < offset <= len(whole) and self.text[:offset] == whole[:offset]
+        )
 
     def wake(self) -> None:
         self.changed.set()

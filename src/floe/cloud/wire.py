@@ -1,7 +1,8 @@
 """The logit service's messages: JSON with base64 bytes, strict and bounded.
 
 Request:  {"version": 1, "messages": [{"role", "content"}] | "prompt": str,
-           "answer": b64, "draft": b64, "top_k": int}
+           "answer": b64, "draft": b64, "top_k": int,
+           "ends": [int], "tokenizer_digest": str}
 Response: {"version": 1, "model": str, "tokenizer_digest": str, "cached_tokens": int,
            "positions": [{"offset_bytes": int, "top": [[b64, log_prob, end]]}]}
 
@@ -15,7 +16,8 @@ import binascii
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, get_args
 
 from floe.core.advice import Advice, Candidate
@@ -37,7 +39,8 @@ _DIGITS = 5
 class LogitRequest:
     """Score the place after `answer`, and the places inside and after `draft`.
 
-    Exactly one of `messages` and `prompt` is set; `answer` is what was already said.
+    Exactly one of `messages` and `prompt` is set; `answer` is what was already said. `ends` are
+    where the asker's tokens end; they bind a service whose tokenizer has this digest.
     """
 
     messages: tuple[Message, ...] = ()
@@ -45,6 +48,8 @@ class LogitRequest:
     answer: bytes = b""
     draft: bytes = b""
     top_k: int = 64
+    ends: tuple[int, ...] = ()
+    tokenizer_digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,10 @@ def dump_request(request: LogitRequest) -> bytes:
     data["answer"] = base64.b64encode(request.answer).decode()
     if request.draft:
         data["draft"] = base64.b64encode(request.draft).decode()
+    if request.ends:
+        data["ends"] = list(request.ends)
+    if request.tokenizer_digest:
+        data["tokenizer_digest"] = request.tokenizer_digest
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
@@ -76,7 +85,7 @@ def parse_request(body: bytes) -> LogitRequest:
     Raises:
         BadRequest: not this format; `param` names the field.
     """
-    data = _object(body, {"version", "messages", "prompt", "answer", "draft", "top_k"})
+    data = _object(body, {f.name for f in fields(LogitRequest)} | {"version"})
     _version(data)
     prompt = data.get("prompt")
     if (prompt is None) == (data.get("messages") is None):
@@ -89,7 +98,23 @@ def parse_request(body: bytes) -> LogitRequest:
         answer=_bytes(data.get("answer", ""), "answer", MAX_ANSWER_BYTES),
         draft=_bytes(data.get("draft", ""), "draft", MAX_ANSWER_BYTES),
         top_k=_integer(data.get("top_k", 64), "top_k", low=1, high=MAX_TOP_K),
+        ends=_ends(data.get("ends", [])),
+        tokenizer_digest=_digest(data.get("tokenizer_digest", "")),
     )
+
+
+def _ends(value: Any) -> tuple[int, ...]:
+    items = _list(value, "ends", MAX_ANSWER_BYTES)
+    ends = tuple(_integer(i, "ends", low=1, high=2 * MAX_ANSWER_BYTES) for i in items)
+    if any(a >= b for a, b in pairwise(ends)):
+        raise BadRequest("ends must rise", param="ends")
+    return ends
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 128:
+        raise BadRequest("tokenizer_digest must be a short string", param="tokenizer_digest")
+    return value
 
 
 def dump_response(response: LogitResponse) -> bytes:

@@ -1,9 +1,13 @@
-"""What the cloud says about the next token of an answer."""
+"""What the cloud says about the tokens of an answer, and how the answer is drafted."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,5 +30,38 @@ class Advice:
     candidates: tuple[Candidate, ...]
 
 
-Advise = Callable[[bytes], Awaitable[Advice | None]]
-"""Ask for advice after these bytes of the answer; None when there is none for that place."""
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """An answer so far and a draft behind it.
+
+    `ends` are the byte offsets in answer + draft at which the SLM's tokens end: a cloud with the
+    same tokenizer follows these very tokens.
+    """
+
+    answer: bytes
+    draft: bytes = b""
+    ends: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> bytes:
+        """Answer and draft."""
+        return self.answer + self.draft
+
+
+Advise = Callable[[Question], Awaitable[tuple[Advice, ...]]]
+"""Advice after the answer and at places inside and after the draft, by rising offset.
+
+A place without advice is one where the cloud has none: no boundary of its tokens lies there.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafting:
+    """The SLM's side of one answer. V = its real ids.
+
+    `step` feeds a token and gives the log-probabilities (V,) after it; `rollback` forgets the last
+    n tokens fed, while no step is running.
+    """
+
+    step: Callable[[int], asyncio.Future[NDArray[np.float32]]]
+    rollback: Callable[[int], None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.core.advice import Advice, Advise
+from floe.core.advice import Advice, Advise, Question
 from floe.core.errors import CloudFailed
 
 FloatArray = NDArray[np.float32]
@@ -27,6 +27,7 @@ class Asking:
         self._advise = advise
         self._task: asyncio.Task[Advice | None] | None = None
         self._asked = b""
+        self._ends: tuple[int, ...] = ()
         self._failures_in_a_row = 0
         self.asked_count = self.missed = self.failed = 0
 
@@ -44,6 +45,8 @@ class Asking:
         while an older question is still out: this one could not be answered in time anyway.
         Errors of the cloud are counted; any other exception of `advise` or `edge` is raised.
         """
+        if text and (not self._ends or self._ends[-1] < len(text)):
+            self._ends = (*self._ends, len(text))
         self._start(text)
         while self._task is not None and not edge.done() and not self._answered(text):
             both: set[asyncio.Future[Any]] = {self._task, edge}
@@ -81,7 +84,8 @@ class Asking:
             self._task = asyncio.ensure_future(self._ask(text))
 
     async def _ask(self, text: bytes) -> Advice | None:
-        return await self._advise(text)
+        found = await self._advise(Question(answer=text, ends=self._ends))
+        return next((a for a in found if a.offset_bytes == len(text)), None)
 
     def _collect(self) -> Advice | None:
         task, self._task = self._task, None

@@ -8,17 +8,15 @@ from collections.abc import AsyncGenerator, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.core.advice import Advice, Advise
+from floe.core.advice import Advise, Drafting
 from floe.core.request import Request
-from floe.core.token import Draw, Origin
+from floe.core.token import Draw
 from floe.fusion.align import Alignment
 from floe.fusion.asking import Asking
 from floe.fusion.carry import NOTHING, carry_after
-from floe.fusion.mix import mix
-from floe.fusion.sample import Sampler, best
+from floe.fusion.drawing import Drawing
 
 FloatArray = NDArray[np.float32]
-Step = Callable[[int], "asyncio.Future[FloatArray]"]
 
 
 class Fuser:
@@ -47,7 +45,7 @@ class Fuser:
         self,
         request: Request,
         first_log_probs_V: asyncio.Future[FloatArray],
-        step: Step,
+        drafting: Drafting,
         advise: Advise | None,
     ) -> AsyncGenerator[Draw, None]:
         """Yield tokens until the end token (not yielded) or `max_tokens`.
@@ -59,45 +57,33 @@ class Fuser:
         Raises:
             FloeError: what the engine's step raised. The cloud's failures never end a stream.
         """
-        sampler = Sampler(request.sampling)
+        drawing = Drawing(
+            request,
+            weight=self._weight,
+            alignment=self._alignment,
+            token_bytes=self._token_bytes,
+        )
         asking = Asking(advise) if advise is not None and self._weight < 1.0 else None
         text, edge = b"", first_log_probs_V
         budget_ms, carry = self._first_budget_ms, NOTHING
         try:
-            for n_left in range(request.sampling.max_tokens, 0, -1):
+            for place in range(request.sampling.max_tokens):
                 advice = None
                 if asking and carry.needs_advice:
                     advice = await asking.advice(text, edge, budget_ms)
                 advice = carry.joined(advice, len(text))
-                draw = self._draw(sampler, await edge, advice, request.top_log_probs)
+                draw = drawing.draw(await edge, advice, place)
                 if draw.id in self._eos_ids:
                     return
                 yield draw
                 text, budget_ms = text + draw.data, self._budget_ms
                 carry = carry_after(advice, draw.id, draw.data, self._alignment)
-                if n_left > 1:
-                    edge = step(draw.id)
+                if place + 1 < request.sampling.max_tokens:
+                    edge = drafting.step(draw.id)
         finally:
             _drop(edge)
             if asking:
                 await asking.close()
-
-    def _draw(
-        self, sampler: Sampler, log_q_V: FloatArray, advice: Advice | None, n_top: int
-    ) -> Draw:
-        p_V = self._alignment.cloud_probs(advice, log_q_V) if advice is not None else None
-        log_f_V = log_q_V if p_V is None else mix(log_q_V, p_V, self._weight)
-        choice = sampler.draw(log_q_V, log_f_V)
-        origin: Origin = "edge"
-        if p_V is not None:
-            origin = "fused" if choice.id == choice.edge_id else "cloud"
-        return Draw(
-            id=choice.id,
-            data=self._token_bytes(choice.id),
-            log_prob=float(log_f_V[choice.id]),
-            origin=origin,
-            top=best(log_f_V, n_top, self._token_bytes),
-        )
 
 
 def _drop(edge: asyncio.Future[FloatArray]) -> None:

@@ -36,19 +36,30 @@ class Sampler:
         self._temperature, self._top_p = sampling.temperature, sampling.top_p
         seed = sampling.seed
         self._rng = np.random.default_rng(None if seed is None else seed % 2**64)
+        self._uniforms: list[float] = []
 
-    def draw(self, log_q_V: LogProbs, log_f_V: LogProbs) -> Choice:
+    def propose(self, log_q_V: LogProbs, place: int) -> int:
+        """What the SLM alone draws at the answer's token number `place`."""
+        return self.draw(log_q_V, log_q_V, place).id
+
+    def _uniform(self, place: int) -> float:
+        while len(self._uniforms) <= place:
+            self._uniforms.append(float(self._rng.random()))
+        return self._uniforms[place]
+
+    def draw(self, log_q_V: LogProbs, log_f_V: LogProbs, place: int) -> Choice:
         """A token from f, coupled with the SLM's own draw from q as closely as can be.
 
         x is drawn from q; it stays with probability min(1, f(x)/q(x)), else the token comes from
         the positive part of f - q. The result follows f exactly and differs from x with
         probability TV(f, q), the least possible. Temperature and top_p shape q and f alike.
-        When both are the same array the SLM's draw is the draw.
+        When both are the same array the SLM's draw is the draw. The uniform number belongs to
+        the `place`, so a draft that is checked later is checked with the number it was drawn by.
         """
         if self._temperature <= GREEDY_UP_TO:
             edge = int(np.argmax(log_q_V))
             return Choice(id=edge if log_f_V is log_q_V else int(np.argmax(log_f_V)), edge_id=edge)
-        uniform = float(self._rng.random())
+        uniform = self._uniform(place)
         q_V = shape(log_q_V, self._temperature, self._top_p)
         edge, rest = pick(q_V, uniform)
         if log_f_V is log_q_V:

@@ -6,7 +6,7 @@ import codecs
 import logging
 from collections.abc import Callable
 
-from floe.core.advice import Advice, Advise
+from floe.core.advice import Advice, Advise, Question
 from floe.core.verdict import Verdict
 
 _log = logging.getLogger(__name__)
@@ -15,20 +15,20 @@ _log = logging.getLogger(__name__)
 def guarded(advise: Advise, inspect_draft: Callable[[str], Verdict]) -> Advise:
     """`advise`, asked only while the answer may leave the device.
 
-    Before each ask the answer so far is inspected as text, without an incomplete UTF-8 tail.
-    After one "local", or an inspector that raises, the answer is None for good and `advise` is
-    never called again. One guard serves one answer.
+    Before each ask the answer so far with its draft is inspected as text, without an incomplete
+    UTF-8 tail. After one "local", or an inspector that raises, there is no advice for good and
+    `advise` is never called again. One guard serves one answer.
     """
     closed = False
 
-    async def ask(answer: bytes) -> Advice | None:
+    async def ask(question: Question) -> tuple[Advice, ...]:
         nonlocal closed
-        if not closed and not _may_leave(answer, inspect_draft):
+        if not closed and not _may_leave(question.text, inspect_draft):
             closed = True
         if closed:
-            return None
-        advice = await advise(answer)
-        return None if closed else advice
+            return ()
+        found = await advise(question)
+        return () if closed else found
 
     return ask
 

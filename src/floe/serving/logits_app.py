@@ -13,7 +13,8 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ class Scorer:
             ContextTooLong, Busy, FloeError: as the engine says.
             BadRequest: the draft has more tokens than one response may carry.
         """
-        ids, places = self._places(request)
+        ids, places = self._exact(request) or self._places(request)
         if not places:
             return self._response((), 0)
         if len(places) > MAX_POSITIONS:
@@ -135,6 +136,35 @@ class Scorer:
             for (_, offset), row_V in zip(places, rows, strict=True)
         )
         return self._response(positions, cached)
+
+    def _exact(self, request: LogitRequest) -> tuple[list[int], list[tuple[int, int]]] | None:
+        """The asker's own tokens and places, when it has this model's tokenizer.
+
+        Raises:
+            BadRequest: a piece between two ends that is no token of it.
+        """
+        if not request.tokenizer_digest or not self._same(request.tokenizer_digest):
+            return None
+        text, start = request.answer + request.draft, len(request.answer)
+        cuts = (0, *request.ends)
+        if cuts[-1] != len(text) or start not in cuts:
+            raise BadRequest("ends must cover answer and draft and part them", param="ends")
+        pieces = [text[a:b] for a, b in pairwise(cuts)]
+        if unknown := [p for p in pieces if p not in self._ids]:
+            raise BadRequest(
+                f"{len(unknown)} pieces between ends are no tokens of this tokenizer", param="ends"
+            )
+        ids = [self._ids[p] for p in pieces]
+        return ids, [(n, end) for n, end in enumerate(cuts) if end >= start]
+
+    def _same(self, tokenizer_digest: str) -> bool:
+        return tokenizer_digest == self._engine.info.tokenizer_digest
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        """Ids by their bytes."""
+        engine = self._engine
+        return {engine.token_bytes(i): i for i in reversed(range(engine.info.n_vocab))}
 
     def _places(self, request: LogitRequest) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of answer + draft, and (ids before it, offset in bytes) of every honest place."""

@@ -1,0 +1,339 @@
+"""Speculative fusion: the SLM drafts ahead, the cloud scores blocks, tokens are kept or corrected.
+
+A draft is drawn with the uniform number of its place and checked with the same number, so the
+stream is token for token the one that asking at every place would give, only sooner: a kept token
+costs no round trip. While one block is being scored the next is drafted. V = the SLM's real ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floe.core.advice import Advice, Advise, Drafting, Question
+from floe.core.errors import CloudFailed
+from floe.core.request import Request
+from floe.core.token import Draw
+from floe.fusion.align import Alignment
+from floe.fusion.carry import NOTHING, carry_after
+from floe.fusion.drawing import Drawing
+from floe.fusion.pace import Pace
+
+FloatArray = NDArray[np.float32]
+FAILURES_TO_STOP = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long tokens wait for the cloud, and how far drafts run ahead."""
+
+    budget_ms: float
+    first_budget_ms: float
+    lookahead_tokens: int = 24
+    questions: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drafted:
+    """A place of the answer that the SLM has filled and the stream has not released."""
+
+    log_q_V: FloatArray
+    id: int
+    data: bytes
+    start: int
+    ready_s: float
+
+
+@dataclass(kw_only=True, eq=False)
+class _Question:
+    """A block at the cloud: places from byte `start` to byte `end`; `late` once it was missed."""
+
+    task: asyncio.Task[tuple[Advice, ...]]
+    start: int
+    end: int
+    sent_s: float
+    late: bool = False
+
+
+class SpeculativeFuser:
+    """`answer.Fuse` with a fixed weight, drafts and block scoring.
+
+    `weight` is the SLM's share (1 = the SLM alone; the cloud is not asked).
+    """
+
+    def __init__(
+        self,
+        *,
+        weight: float,
+        limits: Limits,
+        alignment: Alignment,
+        eos_ids: frozenset[int],
+        token_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._weight, self._limits, self._alignment = weight, limits, alignment
+        self._eos_ids, self._token_bytes = eos_ids, token_bytes
+
+    async def __call__(
+        self,
+        request: Request,
+        first_log_probs_V: asyncio.Future[FloatArray],
+        drafting: Drafting,
+        advise: Advise | None,
+    ) -> AsyncGenerator[Draw, None]:
+        """Yield tokens until the end token (not yielded) or `max_tokens`.
+
+        A token is released when it is scored, or `budget_ms` after the SLM had it (or after the
+        token before was released, if that was later), then as the SLM's own. A late score
+        still serves the places behind it. Closing the generator cancels everything.
+
+        Raises:
+            FloeError: what the engine's step raised. The cloud's failures never end a stream.
+        """
+        drawing = Drawing(
+            request,
+            weight=self._weight,
+            alignment=self._alignment,
+            token_bytes=self._token_bytes,
+        )
+        stream = _Stream(
+            drawing=drawing,
+            alignment=self._alignment,
+            eos_ids=self._eos_ids,
+            limits=self._limits,
+            max_tokens=request.sampling.max_tokens,
+            drafting=drafting,
+            advise=advise if self._weight < 1.0 else None,
+            first=first_log_probs_V,
+        )
+        try:
+            while not stream.is_over:
+                while not stream.can_release():
+                    await stream.progress()
+                draw = stream.release()
+                if draw.id in self._eos_ids:
+                    return
+                stream.advance()
+                yield draw
+        finally:
+            await stream.close()
+
+
+class _Stream:
+    """One answer: `drafts` are places 0.. behind `text`, the first of them to be released next."""
+
+    def __init__(
+        self,
+        *,
+        drawing: Drawing,
+        alignment: Alignment,
+        eos_ids: frozenset[int],
+        limits: Limits,
+        max_tokens: int,
+        drafting: Drafting,
+        advise: Advise | None,
+        first: asyncio.Future[FloatArray],
+    ) -> None:
+        self._drawing, self._alignment, self._eos_ids = drawing, alignment, eos_ids
+        self._limits, self._max_tokens = limits, max_tokens
+        self._drafting, self._advise = drafting, advise
+        self._edge: asyncio.Future[FloatArray] | None = first
+        self._edge_started_s = self._released_s = self._now()
+        self._undo: tuple[int, int] | None = None
+        self._drafts: deque[_Drafted] = deque()
+        self._questions: list[_Question] = []
+        self._known: dict[int, Advice] = {}
+        self._text, self._n_released, self._last_id = b"", 0, -1
+        self._ends: list[int] = []
+        self._gone: list[asyncio.Task[tuple[Advice, ...]]] = []
+        self._asked_to = -1
+        self._failures, self._carry, self._pace = 0, NOTHING, Pace()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
+    def is_over(self) -> bool:
+        """As many tokens as were asked for."""
+        return self._n_released >= self._max_tokens
+
+    # --- releasing
+
+    def can_release(self) -> bool:
+        """Whether the first draft has all it will get, or its budget has ended."""
+        if not self._drafts or self._undo is not None:
+            return False
+        head = self._drafts[0]
+        if not self._carry.needs_advice or head.start in self._known:
+            return True
+        if not self._may_be_answered(head.start):
+            return True
+        if self._now() < self._deadline_s(head):
+            return False
+        self._give_up_on_overdue()
+        return True
+
+    def _give_up_on_overdue(self) -> None:
+        """Wait no more for questions that take twice the usual time; nothing is usual at first."""
+        for question in self._questions:
+            waited_ms = (self._now() - question.sent_s) * 1000
+            question.late = question.late or waited_ms >= 2 * self._pace.answer_ms
+
+    def _may_be_answered(self, place: int) -> bool:
+        """Whether an answer for this place is worth waiting for."""
+        if self._advise is None or self._failures >= FAILURES_TO_STOP:
+            return False
+        covering = [q for q in self._questions if q.start <= place <= q.end]
+        if covering or place <= self._asked_to:
+            return any(not q.late for q in covering)
+        return not any(q.late for q in self._questions)
+
+    def _deadline_s(self, head: _Drafted) -> float:
+        budget_ms = self._limits.budget_ms if self._n_released else self._limits.first_budget_ms
+        return max(head.ready_s, self._released_s) + budget_ms / 1000
+
+    def release(self) -> Draw:
+        """The next token; a correction throws the drafts behind it away."""
+        head = self._drafts.popleft()
+        advice = self._known.get(head.start) if self._carry.needs_advice else None
+        advice = self._carry.joined(advice, head.start)
+        draw = self._drawing.draw(head.log_q_V, advice, self._n_released)
+        self._carry = carry_after(advice, draw.id, draw.data, self._alignment)
+        self._text += draw.data
+        self._ends.append(len(self._text))
+        self._n_released += 1
+        self._last_id, self._released_s = draw.id, self._now()
+        self._pace.released(kept=draw.id == head.id)
+        if draw.id != head.id:
+            self._correct(draw.id)
+        return draw
+
+    def _correct(self, token: int) -> None:
+        n_fed = len(self._drafts) + (self._edge is not None)
+        self._undo = (n_fed, token)
+        self._drafts.clear()
+        self._known.clear()
+        for question in self._questions:
+            question.task.cancel()
+            self._gone.append(question.task)
+        self._questions.clear()
+        self._asked_to = len(self._text) - 1
+
+    # --- drafting and asking
+
+    def advance(self) -> None:
+        """Start what can be started now: an undo, the SLM's next step, a question."""
+        if self._undo is not None and (self._edge is None or self._edge.done()):
+            self._replace()
+        if self._edge is None and self._undo is None and self._can_draft():
+            last = self._drafts[-1].id if self._drafts else self._last_id
+            self._step(last)
+        self._ask()
+
+    def _can_draft(self) -> bool:
+        if self._n_released + len(self._drafts) >= self._max_tokens:
+            return False
+        if not self._drafts:
+            return True
+        ahead = self._pace.lookahead_tokens(self._limits.lookahead_tokens)
+        return self._drafts[-1].id not in self._eos_ids and len(self._drafts) < ahead
+
+    def _replace(self) -> None:
+        """Forget the tokens that a correction made wrong, and feed the right one."""
+        assert self._undo is not None
+        (n_fed, token), self._undo = self._undo, None
+        edge, self._edge = self._edge, None
+        if edge is not None:
+            edge.result()  # a failed step ends the stream
+        if token in self._eos_ids or self.is_over:
+            return
+        self._drafting.rollback(n_fed)
+        self._step(token)
+
+    def _step(self, token: int) -> None:
+        self._edge, self._edge_started_s = self._drafting.step(token), self._now()
+
+    def _ask(self) -> None:
+        """Send the places not asked about, when there are enough of them or nothing is out."""
+        if self._advise is None or self._failures >= FAILURES_TO_STOP or self._undo is not None:
+            return
+        if len(self._questions) >= self._limits.questions or any(q.late for q in self._questions):
+            return
+        places = [d for d in self._drafts if d.start > self._asked_to]
+        if not places or (self._questions and len(places) < self._pace.block_tokens()):
+            return
+        start, end = places[0].start, places[-1].start
+        before = [d for d in self._drafts if d.start < start]
+        ends = [d.start + len(d.data) for d in (*before, *places[:-1])]
+        question = Question(
+            answer=self._text + b"".join(d.data for d in before),
+            draft=b"".join(d.data for d in places[:-1]),
+            ends=(*self._ends, *ends),
+        )
+        task = asyncio.ensure_future(_asked(self._advise, question))
+        self._questions.append(_Question(task=task, start=start, end=end, sent_s=self._now()))
+        self._asked_to = end
+
+    # --- waiting
+
+    async def progress(self) -> None:
+        """Start what can be started, then wait until something has happened."""
+        self._collect()
+        self.advance()
+        waiting: set[asyncio.Future[Any]] = {q.task for q in self._questions}
+        if self._edge is not None:
+            waiting.add(self._edge)
+        timeout_s = None
+        if self._drafts and self._undo is None:
+            timeout_s = max(0.0, self._deadline_s(self._drafts[0]) - self._now())
+        if waiting and not self.can_release():
+            await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        self._collect()
+
+    def _collect(self) -> None:
+        for question in [q for q in self._questions if q.task.done()]:
+            self._questions.remove(question)
+            self._answer(question)
+        if self._edge is not None and self._edge.done() and self._undo is None:
+            log_q_V, self._edge = self._edge.result(), None
+            place = self._n_released + len(self._drafts)
+            token = self._drawing.propose(log_q_V, place)
+            start = len(self._text) + sum(len(d.data) for d in self._drafts)
+            self._pace.stepped((self._now() - self._edge_started_s) * 1000)
+            data = self._drawing.token_bytes(token)
+            self._drafts.append(
+                _Drafted(log_q_V=log_q_V, id=token, data=data, start=start, ready_s=self._now())
+            )
+
+    def _answer(self, question: _Question) -> None:
+        try:
+            found = question.task.result()
+        except CloudFailed:
+            self._failures += 1
+        else:
+            self._failures = 0
+            self._pace.answered((self._now() - question.sent_s) * 1000)
+            self._known.update((a.offset_bytes, a) for a in found)
+
+    async def close(self) -> None:
+        """Cancel the step and the questions that are out, and wait for the questions to be gone."""
+        if self._edge is not None and not self._edge.cancel() and not self._edge.cancelled():
+            self._edge.exception()  # read, or asyncio prints it
+        tasks = [q.task for q in self._questions] + self._gone
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and not isinstance(task.exception(), CloudFailed):
+                task.result()
+
+
+async def _asked(advise: Advise, question: Question) -> tuple[Advice, ...]:
+    return await advise(question)
