@@ -230,12 +230,23 @@ def test_refusals_of_a_session_say_why(make: Make) -> None:
     for tokens, words in (
         ([], "there are no tokens to feed"),
         ([v], f"token ids must be between 0 and {v - 1}"),
+        ([1.5], "token ids must be whole numbers"),
         ([1] * 5, "5 tokens are more than the 4 reserved for this session"),
     ):
         with pytest.raises(BadRequest, match=words):
             session.feed(tokens)
     with pytest.raises(BadRequest, match="cannot roll back -1 of 0"):
         session.rollback(-1)
+
+
+def test_a68_ids_from_numpy_are_ids(make: Make) -> None:
+    """They must not reach ctypes as they are, which would end the engine's thread."""
+    engine = make()
+    tokens = np.array(PROMPT)
+    session = engine.session(prompt=tokens, max_tokens=16).result(WAIT_S)
+    assert np.abs(session.feed(list(tokens)) - _fresh(engine, PROMPT)).max() < ATOL
+    assert list(session.tokens) == PROMPT
+    assert engine.failure is None
 
 
 # --- prefixes ---
@@ -490,6 +501,14 @@ def test_the_end_token_ends_whatever_its_type_says(files: Files, tmp_path: Path)
     engine = LlamaCppEngine(path, threads=1)
     assert 2 in engine.info.eos_ids
     assert engine.token_bytes(2) == b""
+    engine.close()
+
+
+def test_a_chat_template_that_is_no_text_is_none(files: Files, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    _rewrite(files.model.gguf, path, lambda _: None, tokenizer__chat_template=7)
+    engine = LlamaCppEngine(path, threads=1)
+    assert engine.info.chat_template is None
     engine.close()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
 from pathlib import Path
 
 from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
@@ -92,6 +93,7 @@ class LlamaCppEngine:
         architecture = self._architecture
         layers = int(meta[f"{architecture}.block_count"])
         heads = per_layer(self._header, "attention.head_count", layers)
+        template = meta.get("tokenizer.chat_template")
         names = {str(meta[k]).lower() for k in ("general.name", "general.basename") if k in meta}
         return ModelInfo(
             name=self._name,
@@ -105,7 +107,7 @@ class LlamaCppEngine:
             context_tokens=self._scheduler.context_tokens,
             eos_ids=self._vocabulary.eos_ids,
             tokenizer_digest=self._vocabulary.digest,
-            chat_template=meta.get("tokenizer.chat_template"),
+            chat_template=template if isinstance(template, str) else None,
             names=self._names | names,
             linears=self._linears,
         )
@@ -276,6 +278,11 @@ class LlamaSession:
     def submit(self, tokens: Sequence[int], *, every: bool = False) -> Future[FloatArray]:
         """Feed tokens; see engine.base.Session. A bad call fails its future, nothing else."""
         future: Future[FloatArray] = Future()
+        try:
+            tokens = [index(token) for token in tokens]  # numpy's integers are ids as well
+        except TypeError:
+            future.set_exception(BadRequest("token ids must be whole numbers"))
+            return future
         if error := self._fault(tokens):
             future.set_exception(error)
             return future
@@ -292,7 +299,7 @@ class LlamaSession:
         self._tokens.extend(tokens)
         job = Job(
             keep_tokens=keep + skip,
-            tokens=list(tokens[skip:]),
+            tokens=tokens[skip:],
             every=every,
             future=future,
             undo=undo,
