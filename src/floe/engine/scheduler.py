@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,14 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.errors import BadRequest, Busy, ContextTooLong, FloeError
-from floe.engine.jobs import Job, Seat, fail, fail_job, left_tokens
+from floe.engine.jobs import Job, Outbox, Seat, fail, fail_job, left_tokens
 from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece, log_softmax_
 from floe.engine.placement import Place, place_bound, place_idle, rows_to_forget
 
 _log = logging.getLogger(__name__)
 
 CHUNK_ALONE_TOKENS = 256
-CHUNK_SHARED_TOKENS = 32  # bounds how long another context's next token waits
+CHUNK_SHARED_TOKENS = 32  # bounds how long another session's next token waits
+RECENT_S = 0.1  # a stream's next token is asked for this soon after the one before, or it rests
 CHUNK_EVERY_TOKENS = 32  # bounds the logits buffer, V floats a token
 
 
@@ -59,6 +61,7 @@ class Scheduler:
         self._wake = threading.Condition()
         self._clock, self._turn, self._changed, self._stopping = 0, 0, False, False
         self.failure: BaseException | None = None
+        self._outbox = Outbox()
         self._thread = threading.Thread(target=self._run, name="floe-engine", daemon=True)
         self._thread.start()
 
@@ -286,6 +289,10 @@ class Scheduler:
 
     def _decode_turn(self) -> bool:
         """One decode of the next context that has work; False when none has."""
+        self._outbox.wait()
+        for seat in self._seats:
+            if seat.job is not None and seat.job.future.cancelled():
+                fail_job(seat, FloeError("the caller has gone"))
         busy = [c for c in self.contexts if any(s.job for s in self._seats if s.context is c)]
         if not busy:
             return False
@@ -293,7 +300,7 @@ class Scheduler:
         context = min(busy, key=lambda c: (self.contexts.index(c) - self._turn) % self._circle)
         self._turn = self.contexts.index(context)
         seats = [s for s in self._seats if s.context is context and s.job and self._begin(s)]
-        pieces = self._plan(seats, alone=len(busy) == 1)
+        pieces = self._plan(seats)
         if pieces:
             self._decode(context, pieces)
         return True
@@ -317,10 +324,12 @@ class Scheduler:
             seat.context.truncate(seat.row, job.keep_tokens)
         return True
 
-    def _plan(self, seats: list[Seat], *, alone: bool) -> list[tuple[Seat, Piece]]:
+    def _plan(self, seats: list[Seat]) -> list[tuple[Seat, Piece]]:
         """Short jobs whole, then long ones in chunks, within one batch."""
         room = seats[0].context.n_batch if seats else 0
-        chunk = CHUNK_ALONE_TOKENS if alone else CHUNK_SHARED_TOKENS
+        recent_s = time.monotonic() - RECENT_S
+        active = sum(1 for s in self._seats if s.job is not None or s.ended_s > recent_s)
+        chunk = CHUNK_ALONE_TOKENS if active <= 1 else CHUNK_SHARED_TOKENS
         plan = []
         for seat in sorted(seats, key=left_tokens):
             job = seat.job
@@ -362,10 +371,15 @@ class Scheduler:
                 return
         if job.done_tokens == len(job.tokens):
             result = job.rows[0] if len(job.rows) == 1 else np.concatenate(job.rows)
-            seat.job = None
-            job.future.set_result(result if job.every else result[-1])
+            seat.job, seat.ended_s = None, time.monotonic()
+            result = result if job.every else result[-1]
+            if any(s.job for s in self._seats if s.context is not seat.context):
+                self._outbox.put(job.future, result)
+            else:
+                job.future.set_result(result)
 
     def _end(self) -> None:
+        self._outbox.close()
         error = FloeError("the engine has stopped; restart the server")
         with self._wake:
             self._stopping = True
