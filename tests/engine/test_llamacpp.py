@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from floe.adapters.peft import read_peft
 from floe.core import gguf
 from floe.core.errors import BadAdapter, BadModel, BadRequest, Busy, FloeError
 from floe.engine.base import FloatArray, Session
+from floe.engine.jobs import Seat
 from floe.engine.kv_context import KvContext, Piece
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.engine.scheduler import CHUNK_SHARED_TOKENS
@@ -144,8 +146,31 @@ async def test_a59_a_request_cancelled_while_it_waits_gives_its_seat_back(make: 
     assert engine.open_sessions == 0
 
 
-def test_a_cancelled_opening_that_was_just_admitted_is_closed(make: Make) -> None:
+def test_a_cancelled_opening_that_was_just_admitted_is_closed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller cancels between admission and delivery: the seat goes back."""
+    engine = make()
+    admit = engine._scheduler.open
+    admitted: Future[Seat] = Future()
+    admitted.set_running_or_notify_cancel()  # as the engine's thread does when it admits
+    seats: list[Seat] = []
+
+    def open_slowly(*key: Any, **room: Any) -> Future[Seat]:
+        seats.append(admit(*key, **room).result(WAIT_S))
+        return admitted
+
+    monkeypatch.setattr(engine._scheduler, "open", open_slowly)
+    opening = engine.session(max_tokens=8)
+    assert opening.cancel()
+    assert engine.open_sessions == 1
+    admitted.set_result(seats[0])
+    _settle(engine)
+    assert engine.open_sessions == 0
+    assert seats[0].left
+
+
+def test_openings_cancelled_at_any_moment_leave_no_seat(make: Make) -> None:
     engine = make()
     for _ in range(200):
         opening = engine.session(max_tokens=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from fake_kv import FakeKv, Recorder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floe.engine.kv_context import KvContext
@@ -19,6 +19,7 @@ from floe.engine.placement import (
 )
 
 N_CTX = 24
+MANY = settings(max_examples=150, deadline=None)
 TOKENS = st.lists(st.integers(0, 1), max_size=12)
 
 
@@ -29,11 +30,11 @@ def contexts(draw: st.DrawFn) -> list[KvContext]:
     clock = draw(st.permutations(range(1, 13)))
     for c in range(draw(st.integers(0, 3))):
         context = FakeKv(Recorder(), n_ctx=N_CTX, n_seq=draw(st.integers(1, 4)))
-        context.key = draw(st.sampled_from([None, (), (("a", 1.0),)]))
+        context.key = draw(st.sampled_from([(), (), (), (("a", 1.0),), None]))
         room = N_CTX
         for row in context.sequences:
             row.tokens[:] = draw(TOKENS) if context.key is not None else []
-            row.last_used = clock[c * 4 + row.id] if row.tokens else 0
+            row.last_used = clock[c * 4 + row.id]
             need = draw(st.integers(max(len(row.tokens), 1), 16))
             if context.key is not None and need <= room and draw(st.booleans()):
                 row.open, row.reserved_tokens = True, need
@@ -51,6 +52,7 @@ def test_common_prefix_is_the_longest_equal_start(a: list[int], b: list[int]) ->
     assert common_prefix(a, b) == _prefix(a, b)
 
 
+@MANY
 @given(contexts(), TOKENS, st.integers(1, N_CTX))
 def test_the_best_prefix_under_the_same_adapters_is_found(
     made: list[KvContext], prompt: list[int], need: int
@@ -75,6 +77,7 @@ def test_the_best_prefix_under_the_same_adapters_is_found(
     assert not place.rebind
 
 
+@MANY
 @given(contexts(), TOKENS, st.integers(1, N_CTX))
 def test_an_open_row_is_never_taken_and_the_oldest_cache_goes_first(
     made: list[KvContext], prompt: list[int], need: int
@@ -100,6 +103,7 @@ def _take(place: Place, prompt: list[int], need: int) -> None:
         row.tokens.clear()
 
 
+@MANY
 @given(contexts(), TOKENS, st.integers(1, N_CTX))
 def test_every_promise_can_be_kept(made: list[KvContext], prompt: list[int], need: int) -> None:
     """Reserves and what stays cached fit together, however the sessions use their reserve."""
@@ -113,6 +117,7 @@ def test_every_promise_can_be_kept(made: list[KvContext], prompt: list[int], nee
     assert reserved_tokens(place.context) + cached <= N_CTX
 
 
+@MANY
 @given(contexts(), st.integers(1, 4))
 def test_only_the_oldest_cached_rows_are_forgotten_and_no_more_than_needed(
     made: list[KvContext], over: int
@@ -129,6 +134,7 @@ def test_only_the_oldest_cached_rows_are_forgotten_and_no_more_than_needed(
             assert reserved_tokens(context) + sum(len(s.tokens) for s in held) > N_CTX
 
 
+@MANY
 @given(contexts(), st.integers(1, N_CTX + 2))
 def test_an_idle_context_unused_for_longest_is_rebound(made: list[KvContext], need: int) -> None:
     place = place_idle(made, need)
