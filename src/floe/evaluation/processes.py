@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import floe
 from floe.core.errors import FloeError
 
 _USERS_SPINCOUNT = os.environ.get("GOMP_SPINCOUNT")
+_SOURCE = str(Path(floe.__file__).parents[1])
 _GOMP_DEFAULT = "300000"  # what libgomp takes when nothing is set
 
 
@@ -23,6 +26,8 @@ def environment(*, bare: bool, extra: Mapping[str, str] | None = None) -> dict[s
     set holds for both.
     """
     values = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"} | dict(extra or {})
+    paths = [_SOURCE, *filter(None, [values.get("PYTHONPATH")])]
+    values["PYTHONPATH"] = os.pathsep.join(paths)  # a checkout that is not installed works too
     if _USERS_SPINCOUNT is not None:
         values["GOMP_SPINCOUNT"] = _USERS_SPINCOUNT
     elif bare:
