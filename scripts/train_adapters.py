@@ -34,7 +34,7 @@ from floe.core.config import home
 from floe.core.files import sha256_file
 from floe.engine.torch_engine import folder_from_gguf
 from floe.routing.centroid import centroid_of
-from floe.routing.embed import StaticEmbedding
+from floe.routing.embed import StaticEmbedding, shipped_background
 
 BASE = "HuggingFaceTB/SmolLM2-135M-Instruct"
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
@@ -192,10 +192,12 @@ def train(model: Any, rows: list[Row], checks: list[Row], s: Settings, log: Any)
 def centroid(examples: list[Example], wordllama: Path) -> dict[str, Any]:
     """The middle of the training prompts, each with its context and as the bare question."""
     weights = wordllama / "weights" / "l2_supercat_256.safetensors"
+    digest = sha256_file(weights)
     embedding = StaticEmbedding(
         weights=weights,
         tokenizer=wordllama / "tokenizers" / "l2_supercat_tokenizer_config.json",
-        digest=sha256_file(weights),
+        digest=digest,
+        background=shipped_background(digest),
     )
     prompts = [text for e in examples for text in sorted({e.prompt, e.short})]
     middle = centroid_of(prompts, embedding)
