@@ -220,6 +220,29 @@ def test_a_failed_feed_was_never_fed(make: Make) -> None:
     assert engine.failure is None
 
 
+def test_a_decode_that_fails_halfway_leaves_no_trace(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens have entered the cache when llama.cpp gives up: they are taken out again."""
+    engine = make()
+    session, other = _open(engine), _open(engine)
+    session.feed(PROMPT[:4])
+    other.feed(PROMPT[:4])
+    decode = engine.library.c.llama_decode
+
+    def halfway(*call: Any) -> int:
+        decode(*call)
+        return 2
+
+    monkeypatch.setattr(engine.library.c, "llama_decode", halfway)
+    with pytest.raises(FloeError, match=r"llama.cpp failed to decode \(code 2\)"):
+        session.feed([60, 61])
+    monkeypatch.undo()
+    wanted = _fresh(make(), PROMPT)
+    for each in (session, other):
+        assert np.abs(each.feed(PROMPT[4:]) - wanted).max() < ATOL
+
+
 def test_closing_during_a_feed_ends_it(make: Make) -> None:
     engine = make(context_tokens=512)
     session = _open(engine, n=512)

@@ -18,14 +18,14 @@ from floe.engine.llamacpp import LlamaCppEngine
 
 @pytest.fixture(scope="module")
 def smol(slm_gguf: Path) -> Iterator[LlamaCppEngine]:
-    engine = LlamaCppEngine(slm_gguf, digest="0" * 64, threads=2, context_tokens=512)
+    engine = LlamaCppEngine(slm_gguf, digest="0" * 64, threads=1, context_tokens=512)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
 def qwen(cloud_gguf: Path) -> Iterator[LlamaCppEngine]:
-    engine = LlamaCppEngine(cloud_gguf, digest="1" * 64, threads=2, context_tokens=256)
+    engine = LlamaCppEngine(cloud_gguf, digest="1" * 64, threads=1, context_tokens=256)
     yield engine
     engine.close()
 
