@@ -5,22 +5,35 @@ from __future__ import annotations
 import math
 
 _SMOOTHING = 0.2
+_MOST_PLACES = 16
+_FIRST_PLACES = 4
 
 
 class Pace:
-    """Running means of the SLM's step, the cloud's answer and the share of kept drafts."""
+    """Running means of the SLM's step, the cloud's answer and the share of kept drafts.
 
-    def __init__(self) -> None:
+    `budget_ms` is what a token waits for the cloud: questions shrink to what is answered in it.
+    """
+
+    def __init__(self, *, budget_ms: float) -> None:
+        self._budget_ms = budget_ms
         self.step_ms = self.answer_ms = 0.0
         self.kept_share = 0.8
+        self.question_places = _FIRST_PLACES
 
     def stepped(self, step_ms: float) -> None:
         """A step of the SLM took this long."""
         self.step_ms = _mean(self.step_ms, step_ms)
 
-    def answered(self, answer_ms: float) -> None:
-        """A question took this long from sending to answer."""
+    def answered(self, answer_ms: float, *, is_first: bool = False) -> None:
+        """A question took this long from sending to answer; the first one reads the prompt."""
+        if is_first:
+            return
         self.answer_ms = _mean(self.answer_ms, answer_ms)
+        if answer_ms > self._budget_ms:
+            self.question_places = max(1, self.question_places // 2)
+        elif answer_ms < self._budget_ms / 2:
+            self.question_places = min(_MOST_PLACES, self.question_places + 1)
 
     def released(self, *, kept: bool) -> None:
         """A draft was kept, or corrected."""
@@ -31,7 +44,7 @@ class Pace:
 
         Two questions under way keep the cloud's answers coming half a round trip apart.
         """
-        return max(1, min(16, round(self._steps_per_answer() / 2)))
+        return max(1, min(self.question_places, round(self._steps_per_answer() / 2)))
 
     def lookahead_tokens(self, most: int) -> int:
         """Drafts that may wait for their score: what one answer takes, and a block more.
@@ -39,12 +52,11 @@ class Pace:
         Not more than twice the expected run of kept drafts, since the rest is thrown away.
         """
         run = 2 / max(1 - self.kept_share, 0.02)
-        return max(
-            2, min(most, math.ceil(self._steps_per_answer() + self.block_tokens()), int(run))
-        )
+        ahead = math.ceil(self._steps_per_answer() + self.block_tokens())
+        return max(2, min(most, ahead, int(run)))
 
     def _steps_per_answer(self) -> float:
-        return self.answer_ms / self.step_ms if self.step_ms > 0 else 4.0
+        return self.answer_ms / self.step_ms if self.step_ms > 0 and self.answer_ms > 0 else 4.0
 
 
 def _mean(old: float, new: float) -> float:

@@ -152,7 +152,8 @@ class _Stream:
         self._ends: list[int] = []
         self._gone: list[asyncio.Task[tuple[Advice, ...]]] = []
         self._asked_to = -1
-        self._failures, self._carry, self._pace = 0, NOTHING, Pace()
+        self._failures, self._carry, self._pace = 0, NOTHING, Pace(budget_ms=limits.budget_ms)
+        self._is_first_answer = True
 
     @staticmethod
     def _now() -> float:
@@ -268,6 +269,7 @@ class _Stream:
         places = [d for d in self._drafts if d.start > self._asked_to]
         if not places or (self._questions and len(places) < self._pace.block_tokens()):
             return
+        places = places[: self._pace.question_places]
         start, end = places[0].start, places[-1].start
         before = [d for d in self._drafts if d.start < start]
         ends = [d.start + len(d.data) for d in (*before, *places[:-1])]
@@ -318,7 +320,9 @@ class _Stream:
             self._failures += 1
         else:
             self._failures = 0
-            self._pace.answered((self._now() - question.sent_s) * 1000)
+            answer_ms = (self._now() - question.sent_s) * 1000
+            self._pace.answered(answer_ms, is_first=self._is_first_answer)
+            self._is_first_answer = False
             self._known.update((a.offset_bytes, a) for a in found)
 
     async def close(self) -> None:
