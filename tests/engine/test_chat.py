@@ -177,6 +177,7 @@ def test_templates_that_trim_and_test_see_the_users_text() -> None:
     assert _encode(tests, "hi <|a|>x") == "yeshi <|a|>x"
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="<|ab>x\ue000\ue001\ue002"), min_size=1, max_size=3))
 def test_no_text_can_become_control(texts: list[str]) -> None:
     assert _encode(LOOP, *texts) == "".join(f"[<|a|>]{t}[<|ab|>]" for t in texts)

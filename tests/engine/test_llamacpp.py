@@ -77,6 +77,12 @@ def _settle(engine: LlamaCppEngine) -> None:
         engine._scheduler.call(lambda: None).result(WAIT_S)
 
 
+def _rest(engine: LlamaCppEngine, session: Session) -> None:
+    """Until the engine has seen that the session's feed was cancelled."""
+    while session._seat.job is not None:  # type: ignore[attr-defined]
+        _settle(engine)
+
+
 def _open(engine: LlamaCppEngine, *route: tuple[LlamaAdapter, float], n: int = 64) -> Session:
     return engine.session(route, max_tokens=n).result(WAIT_S)
 
@@ -199,7 +205,7 @@ def test_a_cancelled_feed_was_never_fed(make: Make) -> None:
     release = _hold(engine)
     assert session.submit(PROMPT[:2]).cancel()
     release.set()
-    _settle(engine)
+    _rest(engine, session)
     assert list(session.tokens) == PROMPT[:4]
     assert np.abs(session.feed(PROMPT[4:]) - _fresh(engine, PROMPT)).max() < ATOL
 
@@ -674,7 +680,7 @@ def _walk(engine: LlamaCppEngine, routes: list[Route], seed: int, seen: Seen) ->
             tokens = [rng.randint(40, 60) for _ in range(rng.randint(1, 8))]
             future = walk.session.submit(tokens)
             if verb == "cancel" and future.cancel():
-                _settle(engine)
+                _rest(engine, walk.session)
                 continue
             walk.tokens += tokens
             seen.append((walk.route, list(walk.tokens), future.result(WAIT_S)))

@@ -47,6 +47,7 @@ def _prefix(a: list[int], b: list[int]) -> int:
     return max(n for n in range(min(len(a), len(b)) + 1) if a[:n] == b[:n])
 
 
+@MANY
 @given(TOKENS, TOKENS)
 def test_common_prefix_is_the_longest_equal_start(a: list[int], b: list[int]) -> None:
     assert common_prefix(a, b) == _prefix(a, b)
