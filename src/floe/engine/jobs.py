@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.errors import FloeError
-from floe.engine.kv_context import KvContext, KvSequence
+from floe.engine.kv_context import AdapterKey, KvContext, KvSequence
 
 
 @dataclass(kw_only=True, eq=False)
@@ -44,6 +44,17 @@ class Seat:
     left: bool = False
     ended_s: float = float("-inf")
     """When its last job ended, on the monotonic clock."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Waiting:
+    """A request for a seat; `adapters` are pointers with scales."""
+
+    key: AdapterKey
+    adapters: Sequence[tuple[int, float]]
+    prompt: Sequence[int]
+    need_tokens: int
+    future: Future[Seat]
 
 
 def fail(future: Future[Any], error: FloeError) -> None:

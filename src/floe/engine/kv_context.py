@@ -57,7 +57,7 @@ class KvContext:
         n_vocab: int,
         kv_f32: bool = False,
     ) -> None:
-        self._c, self._n_vocab = library.c, n_vocab
+        self._c, self._n_vocab, self._n_threads = library.c, n_vocab, threads
         kv_type = {"type_k": 0, "type_v": 0} if kv_f32 else {}
         flash = FLASH_ATTENTION_OFF if kv_f32 else FLASH_ATTENTION_ON
         self._ctx = library.new_context(
@@ -151,6 +151,12 @@ class KvContext:
             pointer = self._c.llama_get_logits_ith(self._ctx, row)
             out[i] = np.ctypeslib.as_array(pointer, (self._n_vocab,))
         return out
+
+    def use_threads(self, n_threads: int) -> None:
+        """Decode with so many threads from now on."""
+        if n_threads != self._n_threads:
+            self._c.llama_set_n_threads(self._ctx, n_threads, n_threads)
+            self._n_threads = n_threads
 
     def close(self) -> None:
         """Free the context."""

@@ -84,6 +84,7 @@ class LlamaCppEngine:
             context_tokens=context_tokens,
             max_contexts=max_contexts,
             max_waiting=max_waiting,
+            threads=self.threads,
         )
 
     @cached_property

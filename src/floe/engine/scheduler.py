@@ -2,7 +2,8 @@
 
 A turn is one llama_decode: the next token of every session of a context together with a chunk of
 a waiting prompt. Contexts with work take turns, so two streams with different adapters both
-advance; sessions that share their adapters are batched.
+advance; sessions that share their adapters are batched. Contexts that all want single tokens share
+a turn, side by side.
 """
 
 from __future__ import annotations
@@ -13,32 +14,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.errors import BadRequest, Busy, ContextTooLong, FloeError
-from floe.engine.jobs import Job, Outbox, Seat, fail, fail_job, left_tokens
-from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece, log_softmax_
+from floe.engine.jobs import Job, Outbox, Seat, Waiting, fail, fail_job, left_tokens
+from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece
+from floe.engine.lanes import Lanes
 from floe.engine.placement import Place, place_bound, place_idle, rows_to_forget
 
 _log = logging.getLogger(__name__)
 
 CHUNK_ALONE_TOKENS = 256
 CHUNK_SHARED_TOKENS = 32  # bounds how long another session's next token waits
+GATHER_S = 0.002  # what a step waits for those that could share its turn
 RECENT_S = 0.1  # a stream's next token is asked for this soon after the one before, or it rests
 CHUNK_EVERY_TOKENS = 32  # bounds the logits buffer, V floats a token
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Waiting:
-    key: AdapterKey
-    adapters: Sequence[tuple[int, float]]
-    prompt: Sequence[int]
-    need_tokens: int
-    future: Future[Seat]
 
 
 class Scheduler:
@@ -51,17 +44,18 @@ class Scheduler:
         context_tokens: int,
         max_contexts: int,
         max_waiting: int,
+        threads: int = 1,
     ) -> None:
         self._new_context, self.context_tokens = new_context, context_tokens
         self._max_contexts, self._max_waiting = max_contexts, max_waiting
         self.contexts: list[KvContext] = []
         self._seats: list[Seat] = []
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._wake = threading.Condition()
         self._clock, self._turn, self._changed, self._stopping = 0, 0, False, False
         self.failure: BaseException | None = None
-        self._outbox = Outbox()
+        self._outbox, self._lanes = Outbox(), Lanes(threads)
         self._thread = threading.Thread(target=self._run, name="floe-engine", daemon=True)
         self._thread.start()
 
@@ -93,15 +87,10 @@ class Scheduler:
             if len(self._waiting) >= self._max_waiting:
                 future.set_exception(Busy(f"{self._max_waiting} requests wait already; try again"))
                 return future
-            self._waiting.append(
-                _Waiting(
-                    key=key,
-                    adapters=adapters,
-                    prompt=prompt,
-                    need_tokens=need_tokens,
-                    future=future,
-                )
+            waiting = Waiting(
+                key=key, adapters=adapters, prompt=prompt, need_tokens=need_tokens, future=future
             )
+            self._waiting.append(waiting)
             self._notify()
         future.add_done_callback(self._wake_if_cancelled)
         return future
@@ -217,17 +206,17 @@ class Scheduler:
                 self._take(waiting)
                 waiting.future.set_result(seat)
 
-    def _head(self) -> _Waiting | None:
+    def _head(self) -> Waiting | None:
         with self._wake:
             self._drop_cancelled()
             return self._waiting[0] if self._waiting else None
 
-    def _take(self, waiting: _Waiting) -> None:
+    def _take(self, waiting: Waiting) -> None:
         with self._wake:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
 
-    def _place(self, waiting: _Waiting) -> Place | None:
+    def _place(self, waiting: Waiting) -> Place | None:
         need = waiting.need_tokens
         place = place_bound(self.contexts, waiting.key, waiting.prompt, need)
         if place is None and len(self.contexts) < self._max_contexts:
@@ -248,7 +237,7 @@ class Scheduler:
             self._max_contexts = len(self.contexts)
             _log.warning("the engine stays at %d contexts: %s", self._max_contexts, error)
 
-    def _seat(self, waiting: _Waiting, place: Place) -> Seat:
+    def _seat(self, waiting: Waiting, place: Place) -> Seat:
         context, row = place.context, place.row
         if place.rebind:
             context.bind(waiting.key, waiting.adapters)
@@ -293,21 +282,32 @@ class Scheduler:
         for seat in self._seats:
             if seat.job is not None and seat.job.future.cancelled():
                 fail_job(seat, FloeError("the caller has gone"))
+        self._gather()
         busy = [c for c in self.contexts if any(s.job for s in self._seats if s.context is c)]
         if not busy:
             return False
         self._turn += 1
-        context = min(busy, key=lambda c: (self.contexts.index(c) - self._turn) % self._circle)
+        n = len(self.contexts)
+        context = min(busy, key=lambda c: (self.contexts.index(c) - self._turn) % n)
         self._turn = self.contexts.index(context)
-        seats = [s for s in self._seats if s.context is context and s.job and self._begin(s)]
-        pieces = self._plan(seats)
-        if pieces:
-            self._decode(context, pieces)
+        plans = []
+        for sharing in self._lanes.sharing(context, busy, self._seats):
+            seats = [s for s in self._seats if s.context is sharing and s.job and self._begin(s)]
+            if plan := self._plan(seats):
+                plans.append((sharing, plan))
+        self._decode(plans)
         return True
 
-    @property
-    def _circle(self) -> int:
-        return max(len(self.contexts), 1)
+    def _gather(self) -> None:
+        """Wait a moment for streams whose next token could share the turn with those wanted now."""
+        with self._wake:
+            jobs = [s for s in self._seats if s.job]
+            if jobs and all(left_tokens(s) == 1 for s in jobs):
+                late_s = max(s.ended_s for s in self._seats) + GATHER_S - time.monotonic()
+                if late_s > 0:
+                    self._wake.wait_for(
+                        lambda: not self._lanes.worth_waiting(self._seats, GATHER_S), late_s
+                    )
 
     def _begin(self, seat: Seat) -> bool:
         """Cut the row back before a job's first token; False when its caller has gone."""
@@ -347,16 +347,16 @@ class Scheduler:
             chunk = max(chunk - n, 1)
         return plan
 
-    def _decode(self, context: KvContext, plan: list[tuple[Seat, Piece]]) -> None:
-        try:
-            logits = context.decode([piece for _, piece in plan])
-        except FloeError as error:
-            for seat, _ in plan:
-                fail_job(seat, error)
-            return
-        for (seat, piece), rows in zip(plan, logits, strict=True):
-            self._touch(seat.row)
-            self._advance(seat, len(piece.tokens), rows)
+    def _decode(self, plans: list[tuple[KvContext, list[tuple[Seat, Piece]]]]) -> None:
+        outcomes = self._lanes.decode([(c, [piece for _, piece in plan]) for c, plan in plans])
+        for (_, plan), outcome in zip(plans, outcomes, strict=True):
+            if isinstance(outcome, FloeError):
+                for seat, _ in plan:
+                    fail_job(seat, outcome)
+                continue
+            for (seat, piece), rows in zip(plan, outcome, strict=True):
+                self._touch(seat.row)
+                self._advance(seat, len(piece.tokens), rows)
 
     def _advance(self, seat: Seat, n_tokens: int, rows: NDArray[np.float32]) -> None:
         job = seat.job
@@ -364,8 +364,7 @@ class Scheduler:
             return
         job.done_tokens += n_tokens
         if len(rows):
-            with np.errstate(invalid="ignore"):
-                job.rows.append(log_softmax_(rows))
+            job.rows.append(rows)
             if np.isnan(job.rows[-1][:, 0]).any():  # one NaN or infinite logit makes a row NaN
                 fail_job(seat, FloeError("the model gave no numbers; check model and adapters"))
                 return
@@ -380,6 +379,7 @@ class Scheduler:
 
     def _end(self) -> None:
         self._outbox.close()
+        self._lanes.close()
         error = FloeError("the engine has stopped; restart the server")
         with self._wake:
             self._stopping = True
