@@ -255,9 +255,9 @@ def candidates() -> list[Path]:
 
 
 def _open(path: Path) -> Library:
-    # libgomp's default spins 3 ms at every barrier: 370 ms a token beside busy cores, 50 with this;
-    # sleeping at once (0) doubles the time on a quiet machine, this costs 2 %
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # libgomp spins 3 ms at a barrier by default: 370 ms a token beside busy cores, 60-150 with 2000;
+    # sleeping at once (0) doubles the time on a quiet machine, 1000 costs 8 % there, 2000 some 4 %
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     c = ctypes.CDLL(str(path))
     if absent := [name for name in (*_CALLS, *_STRUCT_CALLS) if not hasattr(c, name)]:
         raise Missing(f"it does not export {absent[0]}")
