@@ -314,6 +314,6 @@ SOURCES = (
         licence="CC BY 4.0",
         attribution="Zhu et al., TAT-QA: A Question Answering Benchmark on a Hybrid of Tabular "
         "and Textual Content in Finance, ACL 2021",
-        split_rule="by report (table and its paragraphs)",
+        split_rule="by context (a table and its paragraphs); two contexts may be of one report",
     ),
 )
