@@ -255,7 +255,7 @@ def candidates() -> list[Path]:
 
 
 def _open(path: Path) -> Library:
-    # libgomp spins 3 ms at a barrier by default: 370 ms a token beside busy cores, 60-150 with 2000;
+    # libgomp spins 3 ms at a barrier by default: 370 ms a token beside busy cores, 100 with 2000;
     # sleeping at once (0) doubles the time on a quiet machine, 1000 costs 8 % there, 2000 some 4 %
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     c = ctypes.CDLL(str(path))
