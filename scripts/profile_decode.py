@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from floe.engine import kv_context, scheduler
+from floe.engine import kv_context, lanes, scheduler
 from floe.engine.llamacpp import LlamaCppEngine
 
 now = time.perf_counter
@@ -38,8 +38,8 @@ def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 def install(engine: LlamaCppEngine) -> None:
     kv_context.KvContext._fill = timed("fill batch", kv_context.KvContext._fill)
-    kv_context.KvContext._logits = timed("copy logits", kv_context.KvContext._logits)
-    scheduler.log_softmax_ = timed("log softmax", scheduler.log_softmax_)
+    kv_context.KvContext._logits = timed("see logits", kv_context.KvContext._logits)
+    lanes.log_softmax = timed("log softmax", lanes.log_softmax)
     scheduler.Scheduler._decode_turn = timed("whole turn", scheduler.Scheduler._decode_turn)
     c = engine.library.c
     c.llama_decode = timed("llama_decode", c.llama_decode)

@@ -111,7 +111,9 @@ class KvContext:
         target.tokens[:] = source.tokens[:n_tokens]
 
     def decode(self, pieces: Sequence[Piece]) -> list[NDArray[np.float32]]:
-        """Append the pieces in one call; per piece the logits (wanted, V), copied.
+        """Append the pieces in one call; per piece the logits (wanted, V).
+
+        They are valid until the next decode.
 
         Raises:
             FloeError: llama.cpp failed; every piece's sequence is as before.
@@ -146,11 +148,13 @@ class KvContext:
         return rows
 
     def _logits(self, rows: list[int]) -> NDArray[np.float32]:
-        out = np.empty((len(rows), self._n_vocab), np.float32)
-        for i, row in enumerate(rows):
-            pointer = self._c.llama_get_logits_ith(self._ctx, row)
-            out[i] = np.ctypeslib.as_array(pointer, (self._n_vocab,))
-        return out
+        views = [
+            np.ctypeslib.as_array(self._c.llama_get_logits_ith(self._ctx, row), (self._n_vocab,))
+            for row in rows
+        ]
+        if len(views) == 1:
+            return views[0].reshape(1, -1)
+        return np.stack(views) if views else np.empty((0, self._n_vocab), np.float32)
 
     def use_threads(self, n_threads: int) -> None:
         """Decode with so many threads from now on."""
@@ -164,9 +168,8 @@ class KvContext:
         self._c.llama_free(self._ctx)
 
 
-def log_softmax_(logits_TV: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Natural log-probabilities of logits, in place."""
-    logits_TV -= logits_TV.max(axis=-1, keepdims=True)
-    total = np.exp(logits_TV).sum(axis=-1, keepdims=True, dtype=np.float64)
-    logits_TV -= np.log(total).astype(np.float32)
-    return logits_TV
+def log_softmax(logits_TV: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Natural log-probabilities of logits, in new memory; one NaN or infinity makes a row NaN."""
+    out: NDArray[np.float32] = logits_TV - logits_TV.max(axis=-1, keepdims=True)
+    out -= np.log(np.exp(out).sum(axis=-1, keepdims=True))
+    return out

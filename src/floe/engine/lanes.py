@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from floe.core.errors import FloeError
 from floe.engine.jobs import Seat, left_tokens
-from floe.engine.kv_context import KvContext, Piece, log_softmax_
+from floe.engine.kv_context import KvContext, Piece, log_softmax
 
 Outcome = list[NDArray[np.float32]] | FloeError
 """Log-probabilities (wanted, V) of each piece, or why there are none."""
@@ -36,6 +36,8 @@ class Lanes:
         self, context: KvContext, busy: Sequence[KvContext], seats: Sequence[Seat]
     ) -> list[KvContext]:
         """The contexts of a turn: `context`, and others of `busy` if all want single tokens."""
+        if len(busy) == 1:
+            return [context]
         long = {id(s.context) for s in seats if left_tokens(s) > 1}
         short = [c for c in busy if id(c) not in long]
         if context not in short or not self.pays(len(short)):
@@ -81,4 +83,4 @@ def _decode(context: KvContext, pieces: Sequence[Piece]) -> Outcome:
     except FloeError as error:
         return error
     with np.errstate(invalid="ignore"):  # what is not a number is refused by its reader
-        return [log_softmax_(rows) if len(rows) else rows for rows in logits]
+        return [log_softmax(rows) if len(rows) else rows for rows in logits]

@@ -282,7 +282,8 @@ class Scheduler:
         for seat in self._seats:
             if seat.job is not None and seat.job.future.cancelled():
                 fail_job(seat, FloeError("the caller has gone"))
-        self._gather()
+        if len(self._seats) > 1:
+            self._gather()
         busy = [c for c in self.contexts if any(s.job for s in self._seats if s.context is c)]
         if not busy:
             return False
