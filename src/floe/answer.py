@@ -116,7 +116,10 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         def step(token: int) -> asyncio.Future[FloatArray]:
             return wrap_future(session.submit([token]))
 
-        drafting = Drafting(step=step, rollback=session.rollback)
+        def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
+            return wrap_future(session.submit(tokens, every=True))
+
+        drafting = Drafting(step=step, rollback=session.rollback, feed_many=feed_many)
         draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}

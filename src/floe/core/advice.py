@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +23,13 @@ class Candidate:
 class Advice:
     """The cloud's most probable tokens after `offset_bytes` bytes of the answer.
 
-    Their mass may be below 1: the rest of the vocabulary was not sent.
+    Their mass may be below 1: the rest of the vocabulary was not sent. `said` is what the cloud
+    itself went on with at this place, if it is one that speaks along its own answer.
     """
 
     offset_bytes: int
     candidates: tuple[Candidate, ...]
+    said: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,14 @@ class Question:
     """An answer so far and a draft behind it.
 
     `ends` are the byte offsets in answer + draft at which the SLM's tokens end: a cloud with the
-    same tokenizer follows these very tokens.
+    same tokenizer follows these very tokens. `ahead_bytes` above 0 says that `answer` is final and
+    asks a cloud that speaks along its own answer for places behind it too, so many bytes far.
     """
 
     answer: bytes
     draft: bytes = b""
     ends: tuple[int, ...] = ()
+    ahead_bytes: int = 0
 
     @property
     def text(self) -> bytes:
@@ -60,8 +64,10 @@ class Drafting:
     """The SLM's side of one answer. V = its real ids.
 
     `step` feeds a token and gives the log-probabilities (V,) after it; `rollback` forgets the last
-    n tokens fed, while no step is running.
+    n tokens fed, while no step is running. `feed_many` feeds T tokens at once and gives those after
+    each of them, (T, V).
     """
 
     step: Callable[[int], asyncio.Future[NDArray[np.float32]]]
     rollback: Callable[[int], None]
+    feed_many: Callable[[Sequence[int]], asyncio.Future[NDArray[np.float32]]] | None = None
