@@ -37,19 +37,32 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """The HTTP door. Loopback unless told otherwise."""
+    """The HTTP door. Loopback unless told otherwise.
+
+    `hot_answers_bytes` above 0 keeps public answers in memory for `hot_answers_ttl_s`, to give
+    them again to the same question; with `hot_answers_cosine` above 0 also to one as near as that.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8741
     default_max_tokens: int = 256
     max_body_bytes: int = 1_000_000
     max_waiting: int = 64
+    hot_answers_bytes: int = 0
+    hot_answers_ttl_s: int = 3_600
+    hot_answers_cosine: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyConfig:
-    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only."""
+    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only.
 
+    `policy`: strict = any finding keeps the text here; balanced = names, addresses and ids are
+    masked, keys and accounts keep it here. `entities`: exceptions, {PERSON = "local"}.
+    """
+
+    policy: Literal["strict", "balanced"] = "strict"
+    entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
     ner: Literal["auto", "on", "off"] = "auto"
     max_chars: int = 100_000
     timeout_ms: int = 2_000
@@ -162,6 +175,13 @@ def check(config: Config) -> None:
         (0 < config.serve.port < 65536, "serve.port", "between 1 and 65535"),
         (config.serve.default_max_tokens >= 1, "serve.default_max_tokens", "1 or more"),
         (config.serve.max_body_bytes >= 1, "serve.max_body_bytes", "1 or more"),
+        (config.serve.hot_answers_bytes >= 0, "serve.hot_answers_bytes", "0 (off) or more"),
+        (config.serve.hot_answers_ttl_s >= 1, "serve.hot_answers_ttl_s", "1 or more"),
+        (
+            0.0 <= config.serve.hot_answers_cosine <= 1.0,
+            "serve.hot_answers_cosine",
+            "between 0 (off) and 1",
+        ),
         (config.model.context_tokens >= 64, "model.context_tokens", "64 or more"),
         (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
         (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
@@ -200,6 +220,10 @@ def _value(hint: Any, value: Any, *, where: str) -> Any:
             choices = ", ".join(f'"{a}"' for a in get_args(hint))
             raise BadConfig(f"{where} must be one of {choices}{hint_text}", param=where)
         return value
+    if get_origin(hint) is Mapping:
+        if not isinstance(value, dict):
+            raise BadConfig(f"[{where}] must be a table", param=where)
+        return {k: _value(get_args(hint)[1], v, where=f"{where}.{k}") for k, v in value.items()}
     if isinstance(hint, UnionType):
         hint = next(a for a in get_args(hint) if a is not type(None))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["local", "allow"]
+Action = Literal["local", "mask", "allow"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`allow` = the text may leave; `local` = it stays. The reason never quotes the text."""
+    """`allow` = the text may leave; `local` = it stays. The reason never quotes the text.
+
+    `mask` = it may leave once every found value has given way to a placeholder.
+    """
 
     action: Action
     reason: str
@@ -30,5 +33,5 @@ class Verdict:
 
     @property
     def may_leave(self) -> bool:
-        """Whether the text may leave the device."""
+        """Whether the text may leave the device as it is."""
         return self.action == "allow"

@@ -11,6 +11,7 @@ from floe.privacy.base import Detector
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
 from floe.privacy.ner import NerDetector, NerFiles
+from floe.privacy.policy import policy_of
 
 # The number plans are read on first use, which takes a request's worth of time.
 _WARM = "call 0999 999 9999 or +1 415 555 2671"
@@ -21,6 +22,7 @@ def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None)
     """Rules always; the NER model (model, tokenizer, config) as `config.ner` says.
 
     Raises:
+        BadConfig: an entity in `config.entities` that no detector reports.
         Missing: `ner` is "on" and the model or its runtime is not there.
         BadModel: the model's files cannot be loaded, also under "auto".
     """
@@ -35,6 +37,7 @@ def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None)
         draft_detectors=[rules],
         max_chars=config.max_chars,
         timeout_ms=config.timeout_ms,
+        policy=policy_of(config),
     )
 
 

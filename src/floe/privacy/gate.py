@@ -9,12 +9,15 @@ the beginning of a value that an answer has not finished yet. The privacy issue 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from floe.core.verdict import Finding, Verdict
 from floe.privacy.base import Detector, Span
 from floe.privacy.deadline import DeadlineRunner, TooLateError
 from floe.privacy.draft import DraftMemory
+from floe.privacy.masking import CannotMask, MaskedText, mask_texts
+from floe.privacy.policy import STRICT, Policy
 
 _DRAFT = "draft"
 
@@ -24,8 +27,9 @@ class Gate:
 
     `detectors` look at requests in turn, until one has decided; `draft_detectors` at every step
     of an answer, so they must be fast and sure to end (they run on the caller's thread). Findings
-    of at least `min_score` count. Neither method raises: a detector that fails, hangs or answers
-    nonsense means "local", and so do no detectors at all.
+    of at least `min_score` count, and `policy` says what they mean; in an answer whatever is found
+    means "local". Neither method raises: a detector that fails, hangs or answers nonsense means
+    "local", and so do no detectors at all, or values that cannot be masked.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Gate:
         max_chars: int,
         timeout_ms: int,
         min_score: float = 0.5,
+        policy: Policy = STRICT,
         runner: DeadlineRunner | None = None,
     ) -> None:
         self._detectors = tuple(detectors)
@@ -43,6 +48,7 @@ class Gate:
         self._max_chars = max_chars
         self._timeout_ms = timeout_ms
         self._min_score = min_score
+        self._policy = policy
         self._runner = runner or DeadlineRunner()
         self._drafts = DraftMemory()
 
@@ -58,9 +64,7 @@ class Gate:
             return Verdict(action="local", reason=problem)
         at = [""]  # which detector is at work, for the reason of a time-out
         try:
-            return self._runner.run(
-                lambda: self._decide(pairs, self._detectors, at), timeout_ms=self._timeout_ms
-            )
+            return self._runner.run(lambda: self._judged(pairs, at), timeout_ms=self._timeout_ms)
         except TooLateError:
             where = f"detector {at[0]}" if at[0] else "the detectors"
             return Verdict(
@@ -81,7 +85,7 @@ class Gate:
             verdict = self._decide(tail, self._draft_detectors, at, offset=start)
             if verdict.may_leave:
                 self._drafts.remember(text)
-            return verdict
+            return replace(verdict, action="allow" if verdict.may_leave else "local")
         except Exception as error:
             return Verdict(action="local", reason=_failure(at[0], error))
 
@@ -110,17 +114,53 @@ class Gate:
         *,
         offset: int = 0,
     ) -> Verdict:
+        findings: list[Finding] = []
         for detector in detectors:
             at[0] = detector.name
-            findings = [
-                _finding(field, span, offset)
-                for field, text in texts
-                for span in _sound(detector.find(text), len(text))
-                if span.score >= self._min_score
-            ]
-            if findings:
+            findings += self._found_by(detector, texts, offset)
+            if any(self._policy.treatment(f.entity) == "local" for f in findings):
                 return Verdict(action="local", reason=_found(findings), findings=tuple(findings))
+        if findings:
+            return Verdict(action="mask", reason=_found(findings), findings=tuple(findings))
         return Verdict(action="allow", reason="nothing private found")
+
+    def _judged(self, texts: Sequence[tuple[str, str]], at: list[str]) -> Verdict:
+        """The verdict on a request; "mask" only when masking leaves nothing private."""
+        verdict = self._decide(texts, self._detectors, at)
+        if verdict.action != "mask":
+            return verdict
+        at[0] = "masking"
+        try:
+            masked = mask_texts(texts, verdict.findings).texts
+        except CannotMask as error:
+            return replace(verdict, action="local", reason=f"{verdict.reason}; {error}")
+        left = self._left_over(masked)
+        if left:
+            return replace(verdict, action="local", reason=f"masking leaves {', '.join(left)}")
+        return replace(verdict, reason=f"{verdict.reason}; masked")
+
+    def _found_by(
+        self, detector: Detector, texts: Sequence[tuple[str, str]], offset: int = 0
+    ) -> list[Finding]:
+        """What counts of a detector's findings."""
+        return [
+            _finding(field, span, offset)
+            for field, text in texts
+            for span in _sound(detector.find(text), len(text))
+            if span.score >= self._min_score and self._policy.treatment(span.entity) != "allow"
+        ]
+
+    def _left_over(self, masked: Mapping[str, MaskedText]) -> list[str]:
+        """Entities that the quick detectors see in masked texts, placeholders apart."""
+        pairs = [(field, text.text) for field, text in masked.items()]
+        return sorted(
+            {
+                f.entity
+                for detector in self._draft_detectors
+                for f in self._found_by(detector, pairs)
+                if not any(p.start <= f.start and f.end <= p.end for p in masked[f.field].pieces)
+            }
+        )
 
 
 def _sound(spans: Iterable[Span], n_chars: int) -> list[Span]:
