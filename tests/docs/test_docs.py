@@ -42,23 +42,22 @@ def test_blocks_run(page: Path, models_home: Path, tmp_path: Path) -> None:
         return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "FLOE_HOME": str(models_home), "PATH": path, "REPOSITORY": str(ROOT)}
-    process = subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    log = tmp_path / "output.txt"
+    with log.open("wb") as output:  # a pipe would stay open while a page's server runs
+        process = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
-        output, _ = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        code = process.wait(timeout=300)
     finally:
         _end_group(process.pid)
-    assert process.returncode == 0, f"{page.name} failed:\n{output[-4000:]}"
+    assert code == 0, f"{page.name} failed:\n{log.read_text()[-4000:]}"
 
 
 def _end_group(group: int) -> None:

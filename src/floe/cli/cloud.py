@@ -33,7 +33,7 @@ def cloud(
 
     The key that callers must send is read from FLOE_CLOUD_KEY; without it only loopback is served.
 
-    Example: FLOE_CLOUD_KEY=... floe cloud --model qwen2.5-coder-0.5b-instruct --port 8742
+    Example: floe cloud --model qwen2.5-coder-0.5b-instruct --port 8742
     """
     from floe.assemble import chat_format, open_engine
     from floe.cli.web import listen, run_app, url_of
