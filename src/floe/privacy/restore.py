@@ -24,7 +24,8 @@ class Restorer:
     def feed(self, text: str) -> str:
         """What became final with `text`."""
         text = self._held + text
-        hold = next((n for n in range(self._longest, 0, -1) if text[-n:] in self._starts), 0)
+        most = min(self._longest, len(text))
+        hold = next((n for n in range(most, 0, -1) if text[-n:] in self._starts), 0)
         self._held = text[len(text) - hold :]
         return self._restored(text[: len(text) - hold])
 

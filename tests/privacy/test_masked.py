@@ -1,0 +1,280 @@
+"""The cloud sees placeholders and never a byte of a value, wherever the answer is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from floe.core.advice import Advice, Candidate, Question
+from floe.core.request import Request
+from floe.core.verdict import Finding, Verdict
+from floe.privacy.detector import RuleDetector
+from floe.privacy.gate import Gate
+from floe.privacy.guard import guarded
+from floe.privacy.masked import egress_reason, masked
+from floe.privacy.masking import CannotMask, mask_request
+from floe.privacy.values import Value, Values, fold
+
+ADA = Values(
+    [
+        Value(text="Ada King", placeholder="[PERSON_1]"),
+        Value(text="Öztürk", placeholder="[PERSON_2]"),
+        Value(text="King", placeholder="[PERSON_1_2]", is_word=True),
+    ]
+)
+OWN = (Candidate(data=b" the", log_prob=-0.2), Candidate(data=b"", log_prob=-2.0, end=True))
+
+
+class Cloud:
+    """Remembers what it was sent, and answers at every byte of it unless told otherwise."""
+
+    def __init__(self, *answers: Advice) -> None:
+        self.asked: list[Question] = []
+        self.reasons: list[str] = []
+        self._answers = answers
+
+    async def __call__(self, question: Question) -> tuple[Advice, ...]:
+        self.asked.append(question)
+        self.reasons.append(egress_reason())
+        places = range(len(question.answer), len(question.text) + 1)
+        return self._answers or tuple(Advice(offset_bytes=o, candidates=OWN) for o in places)
+
+
+def ask(
+    cloud: Cloud, text: str | bytes, draft: str | bytes = b"", values: Values = ADA, **more: object
+) -> tuple[Advice, ...]:
+    answer, drafted = (t.encode() if isinstance(t, str) else t for t in (text, draft))
+    question = Question(answer=answer, draft=drafted, **more)  # type: ignore[arg-type]
+    return asyncio.run(masked(cloud, values)(question))  # type: ignore[arg-type]
+
+
+def test_values_become_placeholders_and_offsets_come_back() -> None:
+    cloud = Cloud()
+    found = ask(cloud, "Dear ", "Ada King, so")
+    (sent,) = cloud.asked
+    assert (sent.answer, sent.draft) == (b"Dear ", b"[PERSON_1], so")
+    assert [a.offset_bytes for a in found] == [5, *range(13, 18)]
+    assert {a.candidates for a in found} == {OWN}
+    assert cloud.reasons == ["verdict: mask"]
+    assert egress_reason() == "verdict: allow"
+
+
+@pytest.mark.parametrize("text", ["Dear A", "Dear Ada Kin", "my Ö", "my ÖZTÜR", "mr. king"])
+def test_an_unfinished_value_is_not_sent(text: str) -> None:
+    cloud = Cloud()
+    assert ask(cloud, text) == ()
+    assert cloud.asked == []
+
+
+def test_a_draft_is_sent_up_to_where_a_value_may_begin() -> None:
+    cloud = Cloud()
+    found = ask(cloud, "I met", " Ada K")
+    assert [(q.answer, q.draft) for q in cloud.asked] == [(b"I met", b" ")]
+    assert [a.offset_bytes for a in found] == [5, 6]
+
+
+def test_an_answer_that_ends_inside_a_value_is_asked_about_behind_it() -> None:
+    cloud = Cloud()
+    found = ask(cloud, "Dear Ada", " King: so")
+    assert [(q.answer, q.draft) for q in cloud.asked] == [(b"Dear [PERSON_1]", b": so")]
+    assert [a.offset_bytes for a in found] == [13, 14, 15, 16, 17]
+
+
+def test_an_incomplete_character_waits_and_broken_bytes_go_through() -> None:
+    cloud = Cloud()
+    assert ask(cloud, "snow ❄".encode()[:-1]) == ()
+    assert ask(cloud, b"a\xffb", b" c\xfe") != ()
+    assert cloud.asked[-1].text == b"a\xffb c\xfe"
+    assert ask(cloud, b"\xff", "Öztürk !".encode())[-1].offset_bytes == 11
+    assert cloud.asked[-1].text == b"\xff[PERSON_2] !"
+
+
+def test_ends_are_passed_on_only_where_nothing_is_masked() -> None:
+    cloud = Cloud()
+    ask(cloud, "so it", " is", ends=(2, 5, 8))
+    assert cloud.asked[-1] == Question(answer=b"so it", draft=b" is", ends=(2, 5, 8))
+    ask(cloud, "Ada King", " is", ends=(3, 8, 11))
+    assert cloud.asked[-1] == Question(answer=b"[PERSON_1]", draft=b" is", ends=())
+
+
+def test_what_is_cut_is_cut_at_an_end_of_a_token() -> None:
+    cloud = Cloud()
+    found = ask(cloud, "so it", " is Ada", ends=(2, 5, 8, 12))
+    assert cloud.asked[-1] == Question(answer=b"so it", draft=b" is", ends=(2, 5, 8))
+    assert [a.offset_bytes for a in found] == [5, 6, 7, 8]
+    assert ask(cloud, "so Ad", ends=(2, 5)) == ()
+    assert ask(cloud, "Ada King Ad", ends=(5, 11)) == ()  # the last end before it is in a value
+    assert len(cloud.asked) == 1
+
+
+def advice(offset: int, *candidates: tuple[bytes, float], said: bytes = b"") -> Advice:
+    listed = tuple(Candidate(data=d, log_prob=p) for d, p in candidates)
+    return Advice(offset_bytes=offset, candidates=listed, said=said)
+
+
+@pytest.mark.parametrize("data", [b"[", b" [", b"([", b"[PER", b" [PERSON_1]", b" [PERSON_1],"])
+def test_where_the_cloud_wants_a_placeholder_the_edge_is_alone(data: bytes) -> None:
+    assert ask(Cloud(advice(4, (data, -0.1), (b" x", -3.0))), "Dear") == ()
+
+
+def test_candidates_that_begin_a_placeholder_are_dropped() -> None:
+    found = ask(Cloud(advice(4, (b" x", -0.5), (b" [", -1.0), (b" [1", -2.0))), "Dear")
+    assert found == (advice(4, (b" x", -0.5), (b" [1", -2.0)),)
+    begun = ask(Cloud(advice(6, (b" x", -0.5), (b"PER", -1.0), (b"1", -2.0))), "Dear [")
+    assert begun == (advice(6, (b" x", -0.5), (b"1", -2.0)),)
+    behind = ask(Cloud(advice(15, (b",", -0.5), (b" [b]", -1.0))), "Dear Ada King")
+    assert behind == (advice(13, (b",", -0.5), (b" [b]", -1.0)),)
+
+
+def test_advice_inside_a_placeholder_is_dropped() -> None:
+    answers = [advice(o, (b"x", -0.1)) for o in range(6, 17)]
+    found = ask(Cloud(*answers), "Dear ", "Ada King, ")
+    assert [a.offset_bytes for a in found] == [13, 14]
+
+
+def test_what_the_cloud_says_ahead_counts_up_to_its_first_placeholder() -> None:
+    said = [
+        advice(15, (b",", -0.1), said=b", "),
+        advice(17, (b"so", -0.1), said=b"so "),
+        advice(20, (b"[", -0.1), said=b"[PERS"),
+        advice(25, (b"ON_2]", -0.1), said=b"ON_2] x"),
+    ]
+    found = ask(Cloud(*said), "Dear Ada King", ahead_bytes=256)
+    assert [(a.offset_bytes, a.said) for a in found] == [(13, b", "), (15, b"so ")]
+    cut = ask(Cloud(*said), "Dear Ada King", b" A", ahead_bytes=256)
+    assert [a.offset_bytes for a in cut] == [13]
+
+
+def test_a_place_with_no_candidates_keeps_what_was_said() -> None:
+    found = ask(Cloud(advice(2, said=b" x"), advice(4, (b"[", -0.1), said=b"y")), "so")
+    assert found == (advice(2, said=b" x"), advice(4, said=b"y"))
+
+
+def test_a_guard_sees_the_masked_text_and_closes_for_good() -> None:
+    gate = Gate(
+        detectors=[RuleDetector()], draft_detectors=[RuleDetector()], max_chars=999, timeout_ms=999
+    )
+    cloud = Cloud()
+    asked = masked(guarded(cloud, gate.inspect_draft), ADA)
+
+    async def run() -> list[bool]:
+        texts = ["Dear Ada King, ", "Dear Ada King, bob@example.org ", "Dear Ada King, "]
+        return [bool(await asked(Question(answer=t.encode()))) for t in texts]
+
+    assert asyncio.run(run()) == [True, False, False]
+    assert [q.text for q in cloud.asked] == [b"Dear [PERSON_1], "]
+
+
+def test_a_value_made_readable_by_a_placeholder_beside_it_is_not_sent() -> None:
+    values = Values(
+        [
+            Value(text="415", placeholder="[PHONE_NUMBER_1]"),
+            Value(text="King", placeholder="[PERSON_1]", is_word=True),
+        ]
+    )
+    cloud = Cloud()
+    assert ask(cloud, "King415 ", values=values) == ()
+    assert cloud.asked == []
+
+
+PIECES = ["a", "B", "ö", "王", "明", "😀", " ", "1", "-", "z", "ß", "İ", "."]
+VALUE = st.lists(st.sampled_from(PIECES), min_size=2, max_size=6).map("".join)
+
+
+@st.composite
+def planted(draw: st.DrawFn) -> tuple[Request, Values, bytes]:
+    """A request with findings at random values, and an answer made of them and of other text."""
+    names = draw(st.lists(VALUE, min_size=1, max_size=3))
+    text = " ... ".join(names)
+    findings, at = [], 0
+    for number, name in enumerate(names):
+        entity = "PERSON" if number % 2 else "EMAIL_ADDRESS"
+        findings.append(
+            Finding(
+                entity=entity,
+                field="prompt",
+                start=at,
+                end=at + len(name),
+                score=1.0,
+                recogniser="t",
+            )
+        )
+        at += len(name) + 5
+    verdict = Verdict(action="mask", reason="", findings=tuple(findings))
+    request, values = mask_request(Request(id="r", prompt=text), verdict)
+    words = [*names, *(n.upper() for n in names), *(n[:-1] for n in names), *PIECES]
+    answer = "".join(draw(st.lists(st.sampled_from(words), max_size=8)))
+    return request, values, answer.encode()
+
+
+def leaks(sent: bytes, held: bytes, values: Values) -> bool:
+    """The slow twin: a value in what was sent, or one begun at its end, as far as `held` shows."""
+    text, rest = (fold(t.decode("utf-8", "surrogateescape")) for t in (sent, _whole(held)))
+    every = [fold(v.text) for v in values.values]
+    begun = any(
+        (text + rest)[at:] in (v[:n] for v in every for n in range(1, len(v)))
+        for at in range(len(text))
+    )
+    return begun or any(fold(v.text) in text for v in values.values if not v.is_word)
+
+
+def _whole(data: bytes) -> bytes:
+    return data.decode("utf-8", "ignore").encode()
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_no_byte_of_a_value_is_sent_wherever_the_answer_is_cut(data: st.DataObject) -> None:
+    try:
+        request, values, whole = data.draw(planted())
+    except CannotMask:
+        return
+    assert not any(fold(v.text) in fold(request.prompt or "") for v in values.values)
+    longest = b""
+    for cut in range(len(whole) + 1):
+        start = data.draw(st.integers(0, cut))
+        cloud = Cloud()
+        found = ask(cloud, whole[:start], whole[start:cut], values)
+        for sent in cloud.asked:
+            assert not leaks(sent.text, whole[found[-1].offset_bytes : cut], values)
+            assert sent.text.startswith(longest)  # what was sent before is never taken back
+            longest = sent.text
+        for place in found:
+            assert start <= place.offset_bytes <= cut
+        again = Cloud()
+        assert ask(again, whole[:start], whole[start:cut], values) == found
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_places_of_the_masked_text_are_places_of_the_answer(data: st.DataObject) -> None:
+    """The twin masks the answer up to a place by itself and compares."""
+    try:
+        _, values, whole = data.draw(planted())
+    except CannotMask:
+        return
+    cloud = Cloud()
+    found = ask(cloud, b"", whole, values)
+    placeholders = {fold(v.text): v.placeholder for v in reversed(values.values)}
+    for sent in cloud.asked:
+        for place in found:
+            text = whole[: place.offset_bytes].decode("utf-8", "surrogateescape")
+            cover = values.cover(text + "\n")  # a new line ends words; no value holds one
+            masked_text, at = "", 0
+            for start, end, _ in cover.places:
+                masked_text += text[at:start] + placeholders[fold(text[start:end])]
+                at = end
+            masked_text += text[at:]
+            expected = masked_text.encode("utf-8", "surrogateescape")
+            assert sent.text.startswith(expected)
+
+
+def test_the_same_question_with_other_fields_keeps_them() -> None:
+    cloud = Cloud()
+    question = Question(answer=b"so", ahead_bytes=7)
+    asyncio.run(masked(cloud, ADA)(question))
+    assert cloud.asked == [replace(question, answer=b"so")]
