@@ -13,16 +13,17 @@ from floe.adapters.cache import AdapterCache
 from floe.adapters.mix import MixCache
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
-from floe.answer import Cloud, Parts
+from floe.answer import Cloud, Fuse, Parts
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.config import CloudConfig, Config, ModelConfig, Secrets
+from floe.core.config import CloudConfig, Config, FusionConfig, ModelConfig, Secrets
 from floe.core.errors import NotFound
 from floe.core.files import atomic_write, safe_name
 from floe.engine.base import FloatArray
 from floe.engine.chat import ChatFormat
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.fusion.align import Alignment
+from floe.fusion.cloud_drafts import CloudDraftsFuser
 from floe.fusion.speculate import Limits, SpeculativeFuser
 from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
@@ -125,8 +126,13 @@ def open_cloud(
     ledger: EgressLedger | None,
     *,
     tokenizer_digest: str = "",
+    fusion: FusionConfig | None = None,
 ) -> Cloud | None:
-    """The client for the configured endpoint; None when there is none."""
+    """The client for the configured endpoint; None when there is none.
+
+    `fusion` says how long tokens wait: questions are tried again no longer than that.
+    """
+    waits = fusion or FusionConfig()
 
     def on_send(destination: str, payload: bytes, request_id: str) -> None:
         if ledger is not None:
@@ -141,6 +147,8 @@ def open_cloud(
             top_k=config.top_k,
             tokenizer_digest=tokenizer_digest,
             connect_timeout_ms=config.connect_timeout_ms,
+            budget_ms=waits.budget_ms,
+            first_budget_ms=waits.first_budget_ms,
             on_send=on_send,
         )
     return OpenAICloud(
@@ -148,6 +156,9 @@ def open_cloud(
         key=secrets.cloud_key,
         model=config.model,
         connect_timeout_ms=config.connect_timeout_ms,
+        budget_ms=waits.budget_ms,
+        first_budget_ms=waits.first_budget_ms,
+        continues=config.continues,
         on_send=on_send,
     )
 
@@ -210,15 +221,27 @@ def run_f32(model: Path, adapter: Path | None, prompts: Sequence[str]) -> list[F
         engine.close()
 
 
-def _fuser(config: Config, engine: LlamaCppEngine) -> SpeculativeFuser:
+def _fuser(config: Config, engine: LlamaCppEngine) -> Fuse:
+    """The cloud scores the SLM's drafts, or where it cannot, the SLM checks the cloud's text."""
     info = engine.info
     pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
+    limits = Limits(
+        budget_ms=config.fusion.budget_ms, first_budget_ms=config.fusion.first_budget_ms
+    )
+    alignment = Alignment(token_bytes=pieces, eos_ids=info.eos_ids)
+    if config.cloud.kind == "openai":
+        return CloudDraftsFuser(
+            weight=config.fusion.weight,
+            limits=limits,
+            alignment=alignment,
+            eos_ids=info.eos_ids,
+            token_bytes=engine.token_bytes,
+            tokenize=lambda data: engine.tokenize(data.decode("utf-8", "ignore")),
+        )
     return SpeculativeFuser(
         weight=config.fusion.weight,
-        limits=Limits(
-            budget_ms=config.fusion.budget_ms, first_budget_ms=config.fusion.first_budget_ms
-        ),
-        alignment=Alignment(token_bytes=pieces, eos_ids=info.eos_ids),
+        limits=limits,
+        alignment=alignment,
         eos_ids=info.eos_ids,
         token_bytes=engine.token_bytes,
     )
@@ -257,7 +280,11 @@ def edge(
             engine=engine,
             encode=chat_format(engine).encode,
             cloud=open_cloud(
-                config.cloud, secrets, ledger, tokenizer_digest=engine.info.tokenizer_digest
+                config.cloud,
+                secrets,
+                ledger,
+                tokenizer_digest=engine.info.tokenizer_digest,
+                fusion=config.fusion,
             ),
             guard=guarded,
             fuse=_fuser(config, engine),

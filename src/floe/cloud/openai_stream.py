@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from floe.cloud.client import Endpoint, HttpClient, OnSend
-from floe.core.advice import Advice, Advise, Candidate, Question
+from floe.cloud.counters import CloudCounters, Tally
+from floe.cloud.story import Story, parse_event
+from floe.core.advice import Advice, Advise, Question
 from floe.core.errors import CloudFailed
 from floe.core.request import Request
 
+Continues = Literal["no", "vllm", "prefill"]
 _MAX_ANSWER_BYTES = 1_000_000
-_END_STRINGS = frozenset(
-    [
-        "<|im_end|>",
-        "<|endoftext|>",
-        "</s>",
-        "<|eot_id|>",
-        "<|end_of_text|>",
-        "<|end|>",
-        "<end_of_turn>",
-    ]
-)
 
 
 class OpenAICloud:
     """`answer.Cloud` over /chat/completions; `url` ends before that path, often with /v1.
 
     Only the prompt is sent, once, at the first question, with temperature 0. A broken event is
-    skipped and counted in `skipped_events`; a stream that is cut or silent for `stall_timeout_s`
-    fails the questions beyond what had come. Prompts without messages get no advice, because
-    the chat endpoint would answer them instead of continuing them.
+    skipped and counted; a stream that is cut, or brings no token for `stall_timeout_s`, fails the
+    questions beyond what had come. Prompts without messages get no advice, because the chat
+    endpoint would answer them instead of continuing them.
+
+    `continues` says how the endpoint goes on from an answer that was corrected: "no" (OpenAI),
+    "vllm" (continue_final_message) or "prefill" (llama-server: a last message of the assistant's).
+    Then the answer so far is sent when it has left the cloud's own text, at most `max_restarts`
+    times an answer, and only for a question that says its answer is final (`ahead_bytes`).
     """
 
     def __init__(
@@ -51,10 +47,18 @@ class OpenAICloud:
         top_k: int = 20,
         connect_timeout_ms: float = 500,
         stall_timeout_s: float = 10.0,
+        budget_ms: float = 250,
+        first_budget_ms: float = 4_000,
+        continues: Continues = "no",
+        max_restarts: int = 8,
         on_send: OnSend,
         client: HttpClient | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._model, self._top_k = model, min(top_k, 20)  # the API's limit
+        self._stall_timeout_s = stall_timeout_s
+        self._budget_ms, self._first_budget_ms = budget_ms, first_budget_ms
+        self._continues, self._max_restarts = continues, max_restarts
         self._endpoint = Endpoint(
             url=url,
             key=key,
@@ -62,177 +66,174 @@ class OpenAICloud:
             read_timeout_s=stall_timeout_s,
             on_send=on_send,
             client=client,
+            rng=rng,
         )
-        self.skipped_events = 0
 
     @property
     def name(self) -> str:
         """Host and port of the endpoint."""
         return self._endpoint.destination
 
+    def counters(self) -> CloudCounters:
+        """What the client has counted so far."""
+        return self._endpoint.counters()
+
     @asynccontextmanager
     async def open(self, request: Request) -> AsyncIterator[Advise]:
         """Questions about one request; leaving the block ends the stream.
 
-        An answer that left the cloud's own text gets None from there on (asking the endpoint to
-        continue a corrected answer comes with a later version). The mass that is not among the
+        A question is answered once the cloud has said as much as its draft covers, or something
+        else. Text that is not the cloud's own gets no advice. The mass that is not among the
         listed tokens counts as not sent. Where the cloud ended its answer, the end counts as
         certain: it was the most probable token, and the API does not say how probable.
 
         Raises (when asked):
             CloudFailed: no stream, or it ended before it reached this place.
         """
-        story = _Story()
-        reader: asyncio.Task[None] | None = None
+        conversation = _Conversation(
+            read=lambda story: self._read(request, story),
+            continues=self._continues != "no",
+            max_restarts=self._max_restarts,
+            tally=self._endpoint.tally,
+        )
 
         async def advise(question: Question) -> tuple[Advice, ...]:
-            nonlocal reader
-            if not request.messages or story.diverged:
-                return ()
-            if reader is None:
-                reader = asyncio.ensure_future(self._read(request, story))
-                reader.add_done_callback(lambda _: story.wake())
-            advice = await story.at(question.answer, reader)
-            if story.diverged:
-                reader.cancel()  # what else it would say is of no use
-            return (*([advice] if advice else ()), *story.within(question))
+            return await conversation.advise(question) if request.messages else ()
 
         try:
             yield advise
         finally:
-            if reader is not None:
-                reader.cancel()
-                await asyncio.wait({reader})
-                if not reader.cancelled():
-                    reader.exception()  # read, or asyncio prints it
+            await conversation.close()
 
     async def close(self) -> None:
         """Close the kept connections."""
         await self._endpoint.close()
 
-    async def _read(self, request: Request, story: _Story) -> None:
+    async def _read(self, request: Request, story: Story) -> None:
         """Fill `story` until the cloud's answer ends. Raises CloudFailed if it does not."""
-        payload = json.dumps(
-            {
-                "model": self._model,
-                "messages": [{"role": m.role, "content": m.content} for m in request.messages],
-                "max_tokens": request.sampling.max_tokens,
-                "temperature": 0,
-                "stream": True,
-                "logprobs": True,
-                "top_logprobs": self._top_k,
-            },
-            ensure_ascii=False,
-        ).encode("utf-8")
-        lines = self._endpoint.lines("/chat/completions", payload, request_id=request.id)
-        try:
-            async for line in lines:
-                if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
-                    self._event(line[5:], story)
-                if story.finish is not None:
-                    return
-                if len(story.text) > _MAX_ANSWER_BYTES:
-                    raise CloudFailed(f"the cloud's answer is above {_MAX_ANSWER_BYTES} bytes")
-        finally:
-            await lines.aclose()
-        raise CloudFailed("the cloud's stream was cut before its end")
-
-    def _event(self, data: bytes, story: _Story) -> None:
-        try:
-            tokens, finish = _parse(data)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            self.skipped_events += 1
-            return
-        story.extend(tokens, finish)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spoken:
-    """A token of the cloud's answer and what else it could have been."""
-
-    data: bytes
-    candidates: tuple[Candidate, ...]
-
-
-@dataclass(kw_only=True)
-class _Story:
-    """The cloud's own answer so far, by byte offset; `changed` wakes those who wait for more."""
-
-    text: bytes = b""
-    places: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
-    finish: str | None = None
-    diverged: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def extend(self, tokens: list[_Spoken], finish: str | None) -> None:
-        for token in tokens:
-            self.places.setdefault(len(self.text), token.candidates)
-            self.text += token.data
-        self.finish = finish
-        if finish == "stop":
-            end = Candidate(data=b"", log_prob=0.0, end=True)
-            self.places.setdefault(len(self.text), (end,))
-        self.wake()
-
-    async def at(self, answer: bytes, reader: asyncio.Task[None]) -> Advice | None:
-        offset = len(answer)
-        while True:
-            shared = min(offset, len(self.text))
-            if self.text[:shared] != answer[:shared]:
-                self.diverged = True
-                return None
-            if offset in self.places:
-                return Advice(offset_bytes=offset, candidates=self.places[offset])
-            if len(self.text) > offset:
-                return None  # inside one of the cloud's tokens
-            if reader.done():
-                reader.result()
-                self.diverged = True  # the cloud's answer ended before this place
-                return None
-            await self.changed.wait()
-
-    def within(self, question: Question) -> tuple[Advice, ...]:
-        """Places inside the draft that are known already and agree with it."""
-        whole, start = question.text, len(question.answer)
-        return tuple(
-            Advice(offset_bytes=offset, candidates=candidates)
-            for offset, candidates in sorted(self.places.items())
-            if start < offset <= len(whole) and self.text[:offset] == whole[:offset]
+        within_ms = self._budget_ms if story.base else self._first_budget_ms
+        payload = self._payload(request, story.base.decode("utf-8"))
+        await self._endpoint.patiently(
+            lambda: self._read_once(payload, request.id, story, within_ms),
+            within_ms=within_ms,
+            is_fresh=lambda: story.is_fresh,
         )
 
-    def wake(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
+    async def _read_once(
+        self, payload: bytes, request_id: str, story: Story, within_ms: float
+    ) -> None:
+        now_s = asyncio.get_running_loop().time
+        async with self._endpoint.exchange(
+            "/chat/completions",
+            payload,
+            request_id=request_id,
+            within_ms=within_ms,
+            is_stream=True,
+        ) as incoming:
+            try:
+                async with asyncio.timeout(self._stall_timeout_s) as limit:
+                    async for line in incoming.lines():
+                        is_data = line.startswith(b"data:") and line[5:].strip() != b"[DONE]"
+                        if is_data and self._event(line[5:], story):
+                            limit.reschedule(now_s() + self._stall_timeout_s)
+                        if story.finish is not None:
+                            return
+                        if len(story.text) > _MAX_ANSWER_BYTES:
+                            raise CloudFailed(
+                                f"the cloud's answer is above {_MAX_ANSWER_BYTES} bytes"
+                            )
+            except TimeoutError:
+                raise CloudFailed(
+                    f"the cloud said nothing for {self._stall_timeout_s:g} s"
+                ) from None
+            raise CloudFailed("the cloud's stream was cut before its end")
+
+    def _payload(self, request: Request, answer: str) -> bytes:
+        messages = [{"role": m.role, "content": m.content} for m in request.messages]
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": request.sampling.max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "logprobs": True,
+            "top_logprobs": self._top_k,
+        }
+        if answer:
+            messages.append({"role": "assistant", "content": answer})
+            if self._continues == "vllm":
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+        return json.dumps(body, ensure_ascii=False).encode("utf-8")
+
+    def _event(self, data: bytes, story: Story) -> bool:
+        """Whether the event brought tokens or the end."""
+        try:
+            tokens, finish = parse_event(data)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            self._endpoint.tally.skipped_events += 1
+            return False
+        story.extend(tokens, finish)
+        return bool(tokens) or finish is not None
 
 
-def _parse(data: bytes) -> tuple[list[_Spoken], str | None]:
-    """Tokens and finish reason of one event. Raises one of `_event`'s errors if malformed."""
-    choices = json.loads(data)["choices"]
-    if not choices:
-        return [], None
-    choice = choices[0]
-    items = (choice.get("logprobs") or {}).get("content") or []
-    if not items and (choice.get("delta") or {}).get("content"):
-        raise CloudFailed("the cloud sends no logprobs: use an endpoint with top_logprobs")
-    return [_spoken(item) for item in items], choice.get("finish_reason")
+class _Conversation:
+    """The streams of one answer: one at a time, a new one from the corrected answer."""
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[Story], Coroutine[Any, Any, None]],
+        continues: bool,
+        max_restarts: int,
+        tally: Tally,
+    ) -> None:
+        self._read, self._tally = read, tally
+        self._restarts_left = max_restarts if continues else 0
+        self._story = Story()
+        self._reader: asyncio.Task[None] | None = None
+        self._over: list[asyncio.Task[None]] = []
+
+    async def advise(self, question: Question) -> tuple[Advice, ...]:
+        """Advice at the answer's end, inside the draft, and ahead if that was asked for."""
+        reader = self._reader or self._start(Story())
+        found = await self._story.about(question, reader)
+        if found is not None:
+            return found
+        if not question.ahead_bytes:  # the answer may be a guess of the asker's, to be undone
+            return ()
+        self._stop()
+        if not self._restarts_left or not _may_be_continued(question.answer):
+            return ()
+        self._restarts_left -= 1
+        self._tally.restarted += 1
+        reader = self._start(Story(base=question.answer))
+        return await self._story.about(question, reader) or ()
+
+    async def close(self) -> None:
+        """End the stream and wait until it is gone."""
+        self._stop()
+        if self._over:
+            await asyncio.wait(self._over)
+        for task in self._over:
+            if not task.cancelled():
+                task.exception()  # read, or asyncio prints it
+
+    def _start(self, story: Story) -> asyncio.Task[None]:
+        self._story, self._reader = story, asyncio.ensure_future(self._read(story))
+        self._reader.add_done_callback(lambda _: story.wake())
+        return self._reader
+
+    def _stop(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            if self._reader not in self._over:
+                self._over.append(self._reader)
 
 
-def _spoken(item: dict[str, Any]) -> _Spoken:
-    own = _candidate(item)
-    listed = [_candidate(other) for other in item.get("top_logprobs") or []]
-    if all((c.data, c.end) != (own.data, own.end) for c in listed):
-        listed.append(own)
-    listed.sort(key=lambda c: -c.log_prob)
-    return _Spoken(data=own.data, candidates=tuple(c for c in listed if c.data or c.end))
-
-
-def _candidate(item: dict[str, Any]) -> Candidate:
-    token, raw, log_prob = item["token"], item.get("bytes"), float(item["logprob"])
-    if not math.isfinite(log_prob):
-        raise ValueError("logprob is not finite")
-    if token in _END_STRINGS:
-        return Candidate(data=b"", log_prob=min(log_prob, 0.0), end=True)
-    if raw is None and "\ufffd" in token:
-        raise ValueError("a piece of a character without its bytes")
-    data = bytes(raw) if raw is not None else token.encode("utf-8")
-    return Candidate(data=data, log_prob=min(log_prob, 0.0))
+def _may_be_continued(answer: bytes) -> bool:
+    """Whole characters, and no white space at the end, after which models go on oddly (B46)."""
+    try:
+        text = answer.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and not text[-1].isspace()

@@ -90,13 +90,18 @@ class AdaptersConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CloudConfig:
-    """The LLM's endpoint. kind: none, floe (a logit service) or openai (top_logprobs)."""
+    """The LLM's endpoint. kind: none, floe (a logit service) or openai (top_logprobs).
+
+    `continues`: how an openai endpoint goes on from an answer begun elsewhere: no (OpenAI), vllm,
+    or prefill (llama-server).
+    """
 
     kind: Literal["none", "floe", "openai"] = "none"
     url: str = ""
     model: str = ""
     top_k: int = 64
     connect_timeout_ms: int = 500
+    continues: Literal["no", "vllm", "prefill"] = "no"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +194,12 @@ def check(config: Config) -> None:
         (config.privacy.max_chars >= 1, "privacy.max_chars", "1 or more"),
         (config.privacy.timeout_ms >= 1, "privacy.timeout_ms", "1 or more"),
         (1 <= config.cloud.top_k <= 1000, "cloud.top_k", "between 1 and 1000"),
+        (config.cloud.connect_timeout_ms >= 1, "cloud.connect_timeout_ms", "1 or more"),
+        (
+            config.cloud.continues == "no" or config.cloud.kind == "openai",
+            "cloud.continues",
+            '"no" unless cloud.kind is "openai"',
+        ),
         (config.adapters.budget_bytes >= 0, "adapters.budget_bytes", "0 or more"),
         (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
     ]

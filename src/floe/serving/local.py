@@ -9,6 +9,8 @@ from datetime import datetime
 from floe import __version__
 from floe.answer import answer
 from floe.assemble import EMBEDDING, Edge
+from floe.cloud.logits import LogitCloud
+from floe.cloud.openai_stream import OpenAICloud
 from floe.core.config import Secrets
 from floe.core.request import Request
 from floe.core.token import Event
@@ -56,12 +58,14 @@ def versions(edge: Edge) -> dict[str, object]:
 
 
 def counters(edge: Edge) -> Mapping[str, float]:
-    """The adapter cache's totals and gauges, and the engine's open sessions."""
+    """Totals and gauges of the adapter cache and the cloud's client, and open sessions."""
     out = {f"adapter_{k}": float(v) for k, v in asdict(edge.cache.counters()).items()}
     totals = ("hits", "misses", "coalesced", "evictions", "failures", "mixes", "load_ms")
     named = {f"adapter_{t}": f"adapter_{t}_total" for t in totals}
     renamed = {named.get(k, k): v for k, v in out.items()}
-    return {**renamed, "engine_open_sessions": float(edge.engine.open_sessions)}
+    cloud = edge.parts.cloud
+    asked = cloud.counters().figures() if isinstance(cloud, LogitCloud | OpenAICloud) else {}
+    return {**renamed, **asked, "engine_open_sessions": float(edge.engine.open_sessions)}
 
 
 def model_records(edge: Edge) -> list[ModelRecord]:
