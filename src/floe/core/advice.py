@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+FOREIGN = "foreign"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -25,11 +27,15 @@ class Advice:
 
     Their mass may be below 1: the rest of the vocabulary was not sent. `said` is what the cloud
     itself went on with at this place, if it is one that speaks along its own answer.
+    `tokenizer` is the digest of the cloud's, FOREIGN for one that is not known, empty for the
+    SLM's own. A share of `unasked` was never asked for: nothing is known about it.
     """
 
     offset_bytes: int
     candidates: tuple[Candidate, ...]
     said: bytes = b""
+    tokenizer: str = ""
+    unasked: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ class Carry:
 
     rests: tuple[tuple[bytes, float], ...] = ()
     fresh: float = 1.0
+    tokenizer: str = ""
 
     @property
     def needs_advice(self) -> bool:
@@ -31,21 +32,25 @@ class Carry:
         return self.fresh > 0.0
 
     def joined(self, advice: Advice | None, offset_bytes: int) -> Advice | None:
-        """The distribution of the next bytes; None where the fresh share is not known.
+        """The distribution of the next bytes; None where nothing is known about it.
 
-        p(next | drawn) = sum of the rests + fresh * p(next | new question).
+        p(next | drawn) = sum of the rests + fresh * p(next | new question). Without an answer to
+        that question its share is `unasked`.
         """
         if not self.rests:
             return advice
-        if advice is None and self.needs_advice:
-            return None
         begun = [Candidate(data=data, log_prob=log(share)) for data, share in self.rests]
         asked = advice.candidates if advice is not None and self.needs_advice else ()
         shift = log(self.fresh) if asked else 0.0
         fresh = [
             Candidate(data=c.data, log_prob=min(c.log_prob, 0.0) + shift, end=c.end) for c in asked
         ]
-        return Advice(offset_bytes=offset_bytes, candidates=(*begun, *fresh))
+        return Advice(
+            offset_bytes=offset_bytes,
+            candidates=(*begun, *fresh),
+            tokenizer=self.tokenizer,
+            unasked=0.0 if asked else self.fresh,
+        )
 
 
 NOTHING = Carry()
@@ -60,11 +65,12 @@ def carry_after(advice: Advice | None, token: int, data: bytes, alignment: Align
         return NOTHING
     rests: dict[bytes, float] = {}
     exact = 0.0
-    for candidate in advice.candidates:
+    for n in alignment.counts_for(advice, token):
+        candidate = advice.candidates[n]
         mass = exp(min(candidate.log_prob, 0.0))
-        if candidate.end or mass == 0.0 or alignment.token_of(candidate.data) != token:
+        if mass == 0.0:
             continue
-        if len(candidate.data) == len(data):
+        if len(candidate.data) <= len(data):
             exact += mass
         else:
             rest = candidate.data[len(data) :]
@@ -73,5 +79,7 @@ def carry_after(advice: Advice | None, token: int, data: bytes, alignment: Align
         return NOTHING
     total = exact + sum(rests.values())
     return Carry(
-        rests=tuple((rest, mass / total) for rest, mass in rests.items()), fresh=exact / total
+        rests=tuple((rest, mass / total) for rest, mass in rests.items()),
+        fresh=exact / total,
+        tokenizer=advice.tokenizer,
     )

@@ -13,35 +13,56 @@ from floe.core.token import Draw, Origin
 from floe.fusion.align import Alignment
 from floe.fusion.mix import mix
 from floe.fusion.sample import Sampler, best
+from floe.fusion.weigh import QUIET, Network, Seen, Standing, Weigh, fixed
 
 FloatArray = NDArray[np.float32]
 
 
 class Drawing:
-    """Draws the tokens of one request; the same place and inputs give the same token."""
+    """Draws the tokens of one request; the same place and inputs give the same token.
+
+    `weight` is the SLM's share, a number or what decides it place by place.
+    """
 
     def __init__(
         self,
         request: Request,
         *,
-        weight: float,
+        weight: float | Weigh,
         alignment: Alignment,
         token_bytes: Callable[[int], bytes],
+        standing: Standing | None = None,
     ) -> None:
         self._sampler, self._n_top = Sampler(request.sampling), request.top_log_probs
-        self._weight, self._alignment, self.token_bytes = weight, alignment, token_bytes
+        self._weigh = weight if callable(weight) else fixed(weight)
+        self._alignment, self.token_bytes = alignment, token_bytes
+        self._standing = standing or Standing()
 
     def propose(self, log_q_V: FloatArray, place: int) -> int:
         """The SLM's own token at the answer's token number `place`."""
         return self._sampler.propose(log_q_V, place)
 
-    def draw(self, log_q_V: FloatArray, advice: Advice | None, place: int) -> Draw:
-        """The token at `place`: from the mix where there is advice, else the SLM's own."""
-        p_V = self._alignment.cloud_probs(advice, log_q_V) if advice is not None else None
-        log_f_V = log_q_V if p_V is None else mix(log_q_V, p_V, self._weight)
+    def draw(
+        self, log_q_V: FloatArray, advice: Advice | None, place: int, network: Network = QUIET
+    ) -> Draw:
+        """The token at `place`: from the mix where there is advice, else the SLM's own.
+
+        `network` is for streams that need not be drawn again the same: it depends on time.
+        """
+        mapped = self._alignment.mapped(advice, log_q_V) if advice is not None else None
+        log_f_V: NDArray[np.floating] = log_q_V
+        if advice is not None and mapped is not None:
+            seen = Seen(
+                log_q_V=log_q_V,
+                advice=advice,
+                mapped=mapped,
+                standing=self._standing,
+                network=network,
+            )
+            log_f_V = mix(log_q_V, mapped.p_V, self._weigh(seen))
         choice = self._sampler.draw(log_q_V, log_f_V, place)
         origin: Origin = "edge"
-        if p_V is not None:
+        if mapped is not None:
             origin = "fused" if choice.id == choice.edge_id else "cloud"
         return Draw(
             id=choice.id,
