@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from floe.core.advice import Advise, Drafting
+from floe.core.deadline import Deadline
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.text import TextStream
@@ -70,9 +71,17 @@ class Fuse(Protocol):
     ) -> AsyncGenerator[Draw, None]: ...
 
 
+class Mask(Protocol):
+    """What may leave under a `mask` verdict: the request, and advice about its answer."""
+
+    def __call__(
+        self, request: Request, verdict: Verdict
+    ) -> tuple[Request, Callable[[Advise], Advise]]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a request needs."""
+    """What a request needs; without `mask`, what would be masked stays here."""
 
     gate: Gate
     router: Router
@@ -82,35 +91,42 @@ class Parts:
     cloud: Cloud | None
     guard: Callable[[Advise, Callable[[str], Verdict]], Advise]
     fuse: Fuse
+    mask: Mask | None = None
 
 
 async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
     """Yield a start, the tokens of the answer and an end; ask the cloud only if it may see it.
 
-    Closing the generator at any point stops the work and gives session and lease back.
+    Closing the generator at any point stops the work and gives session and lease back; so does
+    the request's deadline, which ends the answer as it is then.
+
+    Raises:
+        Busy: the deadline came before the start.
     """
+    deadline = Deadline(request.budgets.deadline_ms)
     verdict = await asyncio.to_thread(parts.gate.inspect, request.texts())
     route = await asyncio.to_thread(parts.router.choose, request)
     prompt = parts.encode(request)
     request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
     sampling = request.sampling
     async with AsyncExitStack() as stack:
-        leased = parts.adapters.lease(route, expected_tokens=sampling.max_tokens)
-        adapters = await stack.enter_async_context(leased)
-        session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
+        async with deadline.beginning():
+            leased = parts.adapters.lease(route, expected_tokens=sampling.max_tokens)
+            adapters = await stack.enter_async_context(leased)
+            session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
         stack.callback(session.close)
         first_log_probs_V = wrap_future(session.submit(prompt))
-        cloud = parts.cloud if verdict.may_leave and request.cloud else None
+        sent, masked = _outgoing(request, verdict, parts.mask)
+        cloud = parts.cloud if request.cloud else None
         advise = None
-        if cloud is not None:
-            advise = parts.guard(
-                await stack.enter_async_context(cloud.open(request)), parts.gate.inspect_draft
-            )
+        if cloud is not None and sent is not None:
+            opened = await stack.enter_async_context(cloud.open(sent))
+            advise = masked(parts.guard(opened, parts.gate.inspect_draft))
         yield Started(
             verdict=verdict,
             route=route,
             prompt_tokens=len(prompt),
-            cloud=cloud.name if cloud is not None else "",
+            cloud=cloud.name if cloud is not None and advise is not None else "",
         )
 
         def step(token: int) -> asyncio.Future[FloatArray]:
@@ -123,22 +139,32 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}
-        async with aclosing(draws):
-            async for draw in draws:
+        async with aclosing(draws), aclosing(deadline.until(draws)) as in_time:
+            async for draw in in_time:
                 count[draw.origin] += 1
                 yield Token(draw=draw, text=text.feed(draw.data))
                 if text.stopped:
                     break
         total = sum(count.values())
-        ended = text.stopped or total < sampling.max_tokens
+        ended = text.stopped or (total < sampling.max_tokens and not deadline.cut)
         yield Finished(
             reason="stop" if ended else "length",
+            ended="deadline" if deadline.cut else "",
             text=text.finish(),
             completion_tokens=total,
             fused_tokens=count["fused"],
             cloud_tokens=count["cloud"],
             cached_tokens=session.cached_tokens,
         )
+
+
+def _outgoing(
+    request: Request, verdict: Verdict, mask: Mask | None
+) -> tuple[Request | None, Callable[[Advise], Advise]]:
+    """What of the request may leave (None = nothing), and how its answer is spoken of."""
+    if verdict.action == "mask" and mask is not None:
+        return mask(request, verdict)
+    return request if verdict.may_leave else None, lambda advise: advise
 
 
 def _fitted(request: Request, *, room_tokens: int) -> Request:

@@ -40,6 +40,19 @@ class AdapterScale:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budgets:
+    """How long one request may wait, in milliseconds; None = as configured, or without end.
+
+    A token waits for the cloud at most `token_ms`, the first one `first_token_ms`. The answer
+    ends, as it is, `deadline_ms` after the request came.
+    """
+
+    token_ms: float | None = None
+    first_token_ms: float | None = None
+    deadline_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One request; exactly one of `messages` and `prompt` is set.
 
@@ -55,6 +68,7 @@ class Request:
     lora: tuple[AdapterScale, ...] = ()
     top_log_probs: int = 0
     cloud: bool = True
+    budgets: Budgets = field(default_factory=Budgets)
     tenant: str = "default"
 
     def texts(self) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,8 @@ from floe.core.verdict import Verdict
 
 Origin = Literal["edge", "fused", "cloud"]
 FinishReason = Literal["stop", "length"]
+Ended = Literal["", "deadline"]
+CachedAs = Literal["", "exact", "semantic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +48,21 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """First event of a stream."""
+    """First event of a stream; `cached` = the answer to an equal or a like request is given."""
 
     verdict: Verdict
     route: Route
     prompt_tokens: int
     cloud: str
+    cached: CachedAs = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """Last event of a stream; `text` is what was still held back."""
+    """Last event of a stream; `text` is what was still held back.
+
+    `ended` names what cut the answer short, if it was not the answer or `max_tokens`.
+    """
 
     reason: FinishReason
     text: str
@@ -64,6 +70,7 @@ class Finished:
     fused_tokens: int
     cloud_tokens: int
     cached_tokens: int
+    ended: Ended = ""
 
 
 Event = Started | Token | Finished

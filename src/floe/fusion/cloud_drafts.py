@@ -80,8 +80,9 @@ class CloudDraftsFuser:
             token_bytes=self._token_bytes,
         )
         heard = _Heard(advise) if advise is not None and self._weight < 1.0 else None
-        checking = _Checking(first_log_probs_V, drafting, most=self._limits.lookahead_tokens)
-        text, carry, budget_ms = b"", NOTHING, self._limits.first_budget_ms
+        limits = self._limits.within(request.budgets)
+        checking = _Checking(first_log_probs_V, drafting, most=limits.lookahead_tokens)
+        text, carry, budget_ms = b"", NOTHING, limits.first_budget_ms
         max_tokens = request.sampling.max_tokens
         try:
             for place in range(max_tokens):
@@ -92,7 +93,7 @@ class CloudDraftsFuser:
                 draw = drawing.draw(await checking.log_probs(), advice, place)
                 if draw.id in self._eos_ids:
                     return
-                text, budget_ms = text + draw.data, self._limits.budget_ms
+                text, budget_ms = text + draw.data, limits.budget_ms
                 carry = carry_after(advice, draw.id, draw.data, self._alignment)
                 if place + 1 < max_tokens and not checking.kept(draw.id):
                     said = heard.after(text) if heard is not None else b""

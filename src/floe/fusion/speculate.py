@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from floe.core.advice import Advice, Advise, Drafting, Question
 from floe.core.errors import CloudFailed
-from floe.core.request import Request
+from floe.core.request import Budgets, Request
 from floe.core.token import Draw
 from floe.fusion.align import Alignment
 from floe.fusion.carry import NOTHING, carry_after
@@ -37,6 +37,15 @@ class Limits:
     first_budget_ms: float
     lookahead_tokens: int = 24
     questions: int = 3
+
+    def within(self, budgets: Budgets) -> Limits:
+        """These limits with the waits that one request asks for."""
+        token_ms, first_ms = budgets.token_ms, budgets.first_token_ms
+        return replace(
+            self,
+            budget_ms=self.budget_ms if token_ms is None else token_ms,
+            first_budget_ms=self.first_budget_ms if first_ms is None else first_ms,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +114,7 @@ class SpeculativeFuser:
             drawing=drawing,
             alignment=self._alignment,
             eos_ids=self._eos_ids,
-            limits=self._limits,
+            limits=self._limits.within(request.budgets),
             max_tokens=request.sampling.max_tokens,
             drafting=drafting,
             advise=advise if self._weight < 1.0 else None,

@@ -7,12 +7,15 @@ the SLM's alone: where the cloud wants one, or the SLM is inside a value, there 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from floe.core.advice import Advice, Advise, Candidate, Question
+from floe.core.request import Request
+from floe.core.verdict import Verdict
+from floe.privacy.masking import mask_request
 from floe.privacy.values import Values
 
 _reason: ContextVar[str] = ContextVar("floe_egress_reason", default="verdict: allow")
@@ -21,6 +24,16 @@ _reason: ContextVar[str] = ContextVar("floe_egress_reason", default="verdict: al
 def egress_reason() -> str:
     """Why the bytes that are being sent may leave, for the ledger."""
     return _reason.get()
+
+
+def for_cloud(request: Request, verdict: Verdict) -> tuple[Request, Callable[[Advise], Advise]]:
+    """`answer.Mask`: the request that may leave, and how questions about its answer are put.
+
+    Raises:
+        CannotMask: the gate gives no `mask` verdict for such texts.
+    """
+    sent, values = mask_request(request, verdict)
+    return sent, lambda advise: masked(advise, values)
 
 
 def masked(advise: Advise, values: Values) -> Advise:
