@@ -32,6 +32,7 @@ from floe.privacy.build import build_gate
 from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
 from floe.privacy.ledger import EgressLedger
+from floe.privacy.masked import egress_reason, for_cloud
 from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.router import Router
 
@@ -136,7 +137,7 @@ def open_cloud(
 
     def on_send(destination: str, payload: bytes, request_id: str) -> None:
         if ledger is not None:
-            ledger.record(destination, payload, "verdict: allow", request_id)
+            ledger.record(destination, payload, egress_reason(), request_id)
 
     if config.kind == "none":
         return None
@@ -287,6 +288,7 @@ def edge(
                 fusion=config.fusion,
             ),
             guard=guarded,
+            mask=for_cloud,
             fuse=_fuser(config, engine),
         )
         yield Edge(
