@@ -18,6 +18,7 @@ from floe.core.request import Message
 from floe.engine.base import Engine, FloatArray
 
 Encode = Callable[[Sequence[Message], str | None], list[int]]
+"""Tokens of messages up to where the assistant's answer begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,11 @@ class Faults:
 def build_openai_upstream(
     *, engine: Engine, encode: Encode, faults: Faults | None = None, with_bytes: bool = True
 ) -> Starlette:
-    """POST /v1/chat/completions with `stream` and `top_logprobs`; `app.state.calls` counts."""
+    """POST /v1/chat/completions with `stream` and `top_logprobs`; `app.state.calls` counts.
+
+    A last message of the assistant's is continued, as llama-server does, and as vLLM does when
+    it is asked to. `app.state.asked` holds the bodies.
+    """
     trouble = faults or Faults()
 
     async def chat(request: Request) -> Any:
@@ -41,12 +46,15 @@ def build_openai_upstream(
         asked = json.loads(await request.body())
         if trouble.status != 200:
             return JSONResponse({"error": {"message": "no"}}, status_code=trouble.status)
+        app.state.asked.append(asked)
         messages = [Message(role=m["role"], content=m["content"]) for m in asked["messages"]]
-        events = _events(engine, encode(messages, None), asked, trouble, with_bytes)
+        begun = messages.pop().content if messages[-1].role == "assistant" else ""
+        prompt = encode(messages, None) + engine.tokenize(begun)
+        events = _events(engine, prompt, asked, trouble, with_bytes)
         return StreamingResponse(events, media_type="text/event-stream")
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
-    app.state.calls = 0
+    app.state.calls, app.state.asked = 0, []
     return app
 
 
