@@ -9,6 +9,7 @@ from typing import Any, Literal
 from floe.core.errors import BadRequest
 from floe.core.request import AdapterScale, Message, Request, Role, Sampling
 from floe.serving import fields
+from floe.serving.deadline import budgets_of, extension_of, may_use_cloud
 from floe.serving.unsupported import IGNORED, NEUTRAL, refuse_unsupported
 
 Kind = Literal["chat", "completion"]
@@ -54,6 +55,7 @@ def chat_ask(body: Mapping[str, Any], *, request_id: str, default_max_tokens: in
         BadRequest: naming the field that is wrong.
     """
     given = _given(body, _CHAT)
+    extension = extension_of(given)
     log_probs = "logprobs" in given and fields.boolean(given["logprobs"], "logprobs")
     top = 0
     if "top_logprobs" in given:
@@ -68,7 +70,8 @@ def chat_ask(body: Mapping[str, Any], *, request_id: str, default_max_tokens: in
         sampling=_sampling(given, most, default_max_tokens),
         lora=_lora(given),
         top_log_probs=top,
-        cloud=_may_use_cloud(given),
+        cloud=may_use_cloud(extension),
+        budgets=budgets_of(extension),
     )
     return _asked(given, request, kind="chat", log_probs=log_probs)
 
@@ -80,6 +83,7 @@ def completion_ask(body: Mapping[str, Any], *, request_id: str, default_max_toke
         BadRequest: naming the field that is wrong.
     """
     given = _given(body, _COMPLETION)
+    extension = extension_of(given)
     top = 0
     if "logprobs" in given:
         top = fields.integer(given["logprobs"], "logprobs", low=0, high=MOST_TOP)
@@ -90,7 +94,8 @@ def completion_ask(body: Mapping[str, Any], *, request_id: str, default_max_toke
         sampling=_sampling(given, "max_tokens", default_max_tokens),
         lora=_lora(given),
         top_log_probs=top,
-        cloud=_may_use_cloud(given),
+        cloud=may_use_cloud(extension),
+        budgets=budgets_of(extension),
     )
     return _asked(given, request, kind="completion", log_probs="logprobs" in given)
 
@@ -182,13 +187,6 @@ def _lora(given: Mapping[str, Any]) -> tuple[AdapterScale, ...]:
             raise BadRequest(f"{where}.id is given twice", param=f"{where}.id")
         mix.append(AdapterScale(name=name, scale=scale))
     return tuple(mix)
-
-
-def _may_use_cloud(given: Mapping[str, Any]) -> bool:
-    extension = fields.members(given.get("floe", {}), "floe")
-    fields.only(extension, {"cloud"}, where="floe.")
-    cloud = extension.get("cloud")
-    return True if cloud is None else fields.boolean(cloud, "floe.cloud")
 
 
 def _prompt(given: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from floe.core.config import Secrets
 from floe.core.request import Request
 from floe.core.token import Event
 from floe.routing.router import AUTO
+from floe.serving.hot_answers import HotAnswers, Judges
 from floe.serving.service import Embedder, ModelRecord, Service
 
 
@@ -24,8 +25,9 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
     def ask(request: Request) -> AsyncGenerator[Event, None]:
         return answer(request, edge.parts)
 
+    hot = hot_answers(edge, ask) if edge.config.serve.hot_answers_bytes else None
     return Service(
-        answer=ask,
+        answer=hot or ask,
         models=lambda: model_records(edge),
         config=edge.config.serve,
         embedder=Embedder(
@@ -37,9 +39,27 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
         versions=versions(edge),
         alive=lambda: edge.engine.failure,
         ready=lambda: edge.engine.failure,
-        counters=lambda: counters(edge),
+        counters=lambda: {**counters(edge), **(hot.counters() if hot else {})},
         api_key=secrets.api_key,
         fingerprint=f"floe-{__version__}-{edge.engine.info.digest[:12]}",
+    )
+
+
+def hot_answers(edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]]) -> HotAnswers:
+    """`ask` with the memory for public answers that the configuration gives it."""
+    config = edge.config.serve
+    return HotAnswers(
+        ask,
+        judges=Judges(
+            inspect=edge.gate.inspect,
+            choose=edge.router.choose,
+            count_prompt=lambda request: len(edge.parts.encode(request)),
+            embed=edge.embedding,
+        ),
+        model_digest=edge.engine.info.digest,
+        most_bytes=config.hot_answers_bytes,
+        ttl_s=config.hot_answers_ttl_s,
+        cosine=config.hot_answers_cosine,
     )
 
 

@@ -48,7 +48,7 @@ class Metrics:
         gauge.set_function(in_flight)
         for origin in ("edge", "fused", "cloud"):
             self._tokens.labels(origin)
-        for action in ("local", "allow"):
+        for action in ("local", "mask", "allow"):
             self._verdicts.labels(action)
         self._registry.register(_Outside(counters))
 

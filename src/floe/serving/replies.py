@@ -20,9 +20,13 @@ def encode(value: object) -> bytes:
 
 
 def opening_facts(started: Started) -> Json:
-    """What is known before the first token: route, verdict class, cloud. Never user text."""
+    """What is known before the first token: route, verdict class, cloud. Never user text.
+
+    `cached` is there when the answer is given again: "exact" or "semantic".
+    """
     route, verdict = started.route, started.verdict
     adapters = [{"id": share.name, "weight": share.weight} for share in route.shares]
+    cached: Json = {"cached": started.cached} if started.cached else {}
     return {
         "route": {"how": route.how, "adapters": adapters},
         "verdict": {
@@ -31,14 +35,17 @@ def opening_facts(started: Started) -> Json:
             "entities": sorted({finding.entity for finding in verdict.findings}),
         },
         "cloud": started.cloud or None,
+        **cached,
     }
 
 
 def facts(started: Started, finished: Finished) -> Json:
-    """The whole `floe` object of an answer."""
+    """The whole `floe` object of an answer; `ended` says what cut it short, if anything did."""
+    ended: Json = {"ended": finished.ended} if finished.ended else {}
     return opening_facts(started) | {
         "fused_tokens": finished.fused_tokens,
         "cloud_tokens": finished.cloud_tokens,
+        **ended,
     }
 
 
