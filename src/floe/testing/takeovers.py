@@ -1,0 +1,410 @@
+"""The cloud fails in every way at every token of an answer: does the SLM go on at that token?
+
+Whole answers (`floe.answer`) over the real clients, with a scripted pair of models and a network
+that breaks on purpose, in virtual time. `takeovers` returns counts for a test or a benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+
+from floe.answer import Adapters, Cloud, Fuse, Parts, answer
+from floe.cloud.client import record_nothing
+from floe.cloud.logits import LogitCloud
+from floe.cloud.openai_stream import OpenAICloud
+from floe.cloud.wire import LogitResponse, dump_response, parse_request
+from floe.core.advice import Advice, Candidate
+from floe.core.request import Message, Request, Sampling
+from floe.core.route import Route
+from floe.core.token import Draw, Event, Finished, Started, Token
+from floe.core.verdict import Verdict
+from floe.fusion.align import Alignment
+from floe.fusion.cloud_drafts import CloudDraftsFuser
+from floe.fusion.generate import Fuser
+from floe.fusion.speculate import Limits, SpeculativeFuser
+from floe.testing.scripted_engine import ScriptedEngine
+from floe.testing.virtual_time import run_virtual
+
+Fault = Literal[
+    "cut", "stall", "reset", "garbage", "malformed event", "wrong key", "429", "500", "slow loris"
+]
+FAULTS: tuple[Fault, ...] = (
+    *("cut", "stall", "reset", "garbage", "malformed event"),
+    *("wrong key", "429", "500", "slow loris"),
+)
+CLIENTS: tuple[str, ...] = ("floe", "openai", "vllm")
+FUSERS: tuple[str, ...] = ("token by token", "speculative", "cloud drafts")
+_STATUS: dict[str, int] = {"wrong key": 401, "429": 429, "500": 500}
+_ALLOW = Verdict(action="allow", reason="nothing found")
+_ANSWER = "It is white and cold, and the 42 in it is an ant that went there in the end."
+_BUDGET_MS, _FIRST_BUDGET_MS, _ROUND_TRIP_S, _WEIGHT = 50.0, 200.0, 0.02, 0.4
+_BROKEN = b'data: {"choices": [{"delta": {"conte\n\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Takeovers:
+    """What happened in `cases` answers.
+
+    `continued`: those with every token and one clean end. `repeats` and `gaps`: tokens that the
+    engine was fed twice or never, or that were drawn from another context than the streamed text.
+    `fused` tokens came from both models, `failed` names the cases that were not well.
+    """
+
+    cases: int
+    continued: int
+    repeats: int
+    gaps: int
+    fused: int
+    failed: tuple[str, ...]
+
+
+def takeovers(
+    *,
+    n_tokens: int = 12,
+    faults: Sequence[Fault] = FAULTS,
+    clients: Sequence[str] = CLIENTS,
+    fusers: Sequence[str] = FUSERS,
+    temperature: float = 0.7,
+) -> Takeovers:
+    """Every fault at every token position of an answer, for every client and fuser."""
+    cases = continued = repeats = gaps = fused = 0
+    failed: list[str] = []
+    for client in clients:
+        for fuser in fusers:
+            bench = _Bench(client, fuser, n_tokens=n_tokens, temperature=temperature)
+            for fault in faults:
+                for place in range(n_tokens):
+                    case = bench.run(fault, place)
+                    cases += 1
+                    continued += case.is_whole
+                    repeats += case.repeats
+                    gaps += case.gaps
+                    fused += case.fused
+                    if not case.is_whole or case.repeats or case.gaps:
+                        failed.append(f"{client}, {fuser}, {fault} at token {place}")
+    return Takeovers(
+        cases=cases,
+        continued=continued,
+        repeats=repeats,
+        gaps=gaps,
+        fused=fused,
+        failed=tuple(failed),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    is_whole: bool
+    repeats: int
+    gaps: int
+    fused: int
+
+
+class _Bench:
+    """One client and one fuser; `offsets` are the bytes at which the tokens of its answer begin."""
+
+    def __init__(self, client: str, fuser: str, *, n_tokens: int, temperature: float) -> None:
+        self._client, self._fuser = client, fuser
+        sampling = Sampling(max_tokens=n_tokens, temperature=temperature, seed=5)
+        messages = (Message(role="user", content="Tell me about snow"),)
+        self._request = Request(id="r", messages=messages, sampling=sampling)
+        self._network = Network(None, at_bytes=0)
+        drawn, _, _ = run_virtual(self._answer())
+        self.offsets = [sum(len(d.data) for d in drawn[:i]) for i in range(n_tokens)]
+
+    def run(self, fault: Fault, place: int) -> _Case:
+        """One answer in which `fault` begins where its token number `place` would be scored."""
+        self._network = Network(fault, at_bytes=self.offsets[place])
+        drawn, events, fed = run_virtual(self._answer())
+        wanted = [d.id for d in drawn][:-1]
+        wrong = sum(a != b for a, b in zip(fed, wanted, strict=False))
+        return _Case(
+            is_whole=_is_whole(events, drawn, self._request.sampling.max_tokens),
+            repeats=max(0, len(fed) - len(wanted)),
+            gaps=max(0, len(wanted) - len(fed)) + wrong + _from_elsewhere(drawn),
+            fused=sum(d.origin != "edge" for d in drawn),
+        )
+
+    async def _answer(self) -> tuple[list[Draw], list[Event], list[int]]:
+        """Draws, events, and the tokens that the engine was fed behind the prompt."""
+        engine = _Watched(*_edge_script())
+        cloud = self._network.cloud(self._client)
+        parts = Parts(
+            gate=_Open(),
+            router=_Open(),
+            adapters=_Open(),
+            engine=engine,
+            encode=lambda request: engine.tokenize(request.topic()),
+            cloud=cloud,
+            guard=lambda advise, _inspect: advise,
+            fuse=_fuser(self._fuser, engine),
+        )
+        events = []
+        async with aclosing(answer(self._request, parts)) as stream:
+            async for event in stream:
+                events.append(event)
+        await cloud.close()
+        drawn = [e.draw for e in events if isinstance(e, Token)]
+        fed = list(engine.sessions[-1].tokens)[len(engine.tokenize(self._request.topic())) :]
+        return drawn, events, fed
+
+
+def _is_whole(events: Sequence[Event], drawn: Sequence[Draw], n_tokens: int) -> bool:
+    """One start, `n_tokens` tokens, one end, and the text of exactly these tokens."""
+    first, *middle, last = events
+    text = "".join(e.text for e in events if isinstance(e, Token | Finished))
+    return (
+        isinstance(first, Started)
+        and isinstance(last, Finished)
+        and last.reason == "length"
+        and last.completion_tokens == n_tokens == len(middle)
+        and all(isinstance(e, Token) for e in middle)
+        and text == b"".join(d.data for d in drawn).decode("utf-8", "replace")
+    )
+
+
+def _from_elsewhere(drawn: Sequence[Draw]) -> int:
+    """Tokens of the SLM's own whose probability is not the one after the streamed text."""
+    fed = _engine().tokenize("Tell me about snow")
+    wrong = 0
+    for draw in drawn:
+        if draw.origin == "edge":
+            was = float(_log_probs(False, tuple(fed))[draw.id])
+            wrong += abs(was - draw.log_prob) > 1e-4
+        fed.append(draw.id)
+    return wrong
+
+
+# --- the pair of models
+
+
+def _edge_script() -> tuple[int, str]:
+    return 1, _ANSWER.replace("an ant that went", "in an inn")
+
+
+@functools.cache
+def _engine(*, is_cloud: bool = False) -> ScriptedEngine:
+    seed, text = (2, _ANSWER) if is_cloud else _edge_script()
+    return ScriptedEngine(seed=seed, answers={"snow": text}, ended=0.0)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _log_probs(is_cloud: bool, tokens: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return _engine(is_cloud=is_cloud).log_probs(tokens)
+
+
+class _Watched(ScriptedEngine):
+    """Remembers its sessions."""
+
+    def __init__(self, seed: int, text: str) -> None:
+        super().__init__(seed=seed, answers={"snow": text}, ended=0.0)
+        self.sessions: list[Any] = []
+
+    def log_probs(self, tokens: Sequence[int], *_adapters: Any) -> Any:
+        """As the engine's own, from a memory that all answers share."""
+        return _log_probs(False, tuple(tokens))
+
+    def session(self, *args: Any, **options: Any) -> Any:
+        """As the engine's own."""
+        future = super().session(*args, **options)
+        self.sessions.append(future.result())
+        return future
+
+
+class _Open:
+    """A gate, a router and an adapter cache that have nothing to say."""
+
+    def inspect(self, _texts: Sequence[tuple[str, str]]) -> Verdict:
+        return _ALLOW
+
+    def inspect_draft(self, _text: str) -> Verdict:
+        return _ALLOW
+
+    def choose(self, _request: Request) -> Route:
+        return Route()
+
+    @asynccontextmanager
+    async def lease(self, _route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
+        assert expected_tokens > 0
+        yield ()
+
+
+def _fuser(name: str, engine: ScriptedEngine) -> Fuse:
+    info = engine.info
+    common: dict[str, Any] = {
+        "weight": _WEIGHT,
+        "alignment": Alignment(
+            token_bytes=[engine.token_bytes(i) for i in range(info.n_vocab)],
+            eos_ids=info.eos_ids,
+        ),
+        "eos_ids": info.eos_ids,
+        "token_bytes": engine.token_bytes,
+    }
+    if name == "token by token":
+        return Fuser(budget_ms=_BUDGET_MS, first_budget_ms=_FIRST_BUDGET_MS, **common)
+    limits = Limits(budget_ms=_BUDGET_MS, first_budget_ms=_FIRST_BUDGET_MS)
+    if name == "speculative":
+        return SpeculativeFuser(limits=limits, **common)
+    return CloudDraftsFuser(
+        limits=limits, tokenize=lambda data: engine.tokenize(data.decode("latin-1")), **common
+    )
+
+
+# --- the network
+
+
+class Network(httpx.AsyncBaseTransport):
+    """Both kinds of service in one, well until a question reaches `at_bytes` of the answer.
+
+    From then on every answer has the fault, except a malformed event, which comes once.
+    """
+
+    def __init__(self, fault: Fault | None, *, at_bytes: int) -> None:
+        self.fault, self._at_bytes = fault, at_bytes
+        self._is_broken = False
+
+    def cloud(self, client: str) -> Cloud:
+        """A client whose requests go through this network."""
+        transport = httpx.AsyncClient(transport=self)
+        if client == "floe":
+            return LogitCloud(
+                url="https://cloud.example",
+                budget_ms=_BUDGET_MS,
+                first_budget_ms=_FIRST_BUDGET_MS,
+                on_send=record_nothing,
+                client=transport,
+            )
+        return OpenAICloud(
+            url="https://cloud.example",
+            model="m",
+            budget_ms=_BUDGET_MS,
+            first_budget_ms=_FIRST_BUDGET_MS,
+            continues="vllm" if client == "vllm" else "no",
+            on_send=record_nothing,
+            client=transport,
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """An answer after one round trip, good or bad."""
+        await asyncio.sleep(_ROUND_TRIP_S)
+        timeout_s = float(request.extensions["timeout"]["read"])
+        if request.url.path.endswith("/v1/logits"):
+            return await self._scored(request.content, timeout_s)
+        status = _STATUS.get(self.fault or "")
+        if status is not None and (self._is_broken or not self._at_bytes):
+            return httpx.Response(status)
+        last = json.loads(request.content)["messages"][-1]
+        begun = last["content"].encode() if last["role"] == "assistant" else b""
+        return httpx.Response(200, stream=_Pieces(self._told(begun, timeout_s)))
+
+    async def _scored(self, body: bytes, timeout_s: float) -> httpx.Response:
+        asked = parse_request(body)
+        start, whole = len(asked.answer), asked.answer + asked.draft
+        self._is_broken = self._is_broken or len(whole) >= self._at_bytes
+        places = [start, *(end for end in asked.ends if end > start)]
+        response = LogitResponse(
+            model="m", tokenizer_digest="", positions=tuple(map(_advice, _cut(whole, places)))
+        )
+        good = dump_response(response)
+        if self.fault is None or not self._is_broken:
+            return httpx.Response(200, content=good)
+        status = _STATUS.get(self.fault)
+        if status is not None:
+            return httpx.Response(status)
+        if self.fault == "malformed event":
+            return httpx.Response(200, content=good.replace(b"positions", b"position"))
+        return httpx.Response(200, stream=_Pieces(_fail(self.fault, good, timeout_s)))
+
+    async def _told(self, text: bytes, timeout_s: float) -> AsyncIterator[bytes]:
+        """The cloud's own answer from `text` on, event by event, until the fault."""
+        while True:
+            advice = _advice(text)
+            best = advice.candidates[0]
+            at_fault = self.fault is not None and len(text) >= self._at_bytes
+            if at_fault and not (self.fault == "malformed event" and self._is_broken):
+                self._is_broken = True
+                if self.fault == "malformed event":
+                    yield _BROKEN
+                elif self.fault in _STATUS:
+                    raise httpx.ReadError("reset")
+                elif self.fault is not None:
+                    async for piece in _fail(self.fault, _event(advice), timeout_s):
+                        yield piece
+                    return
+            yield _event(advice)
+            text += best.data
+            await asyncio.sleep(0.002)
+            if best.end:
+                return
+
+
+async def _fail(fault: Fault, good: bytes, timeout_s: float) -> AsyncIterator[bytes]:
+    """What comes in place of `good`."""
+    if fault == "garbage":
+        yield bytes(range(256)) * 4 + b"\n"
+        return
+    if fault == "slow loris":
+        for byte in good:
+            await asyncio.sleep(0.9 * timeout_s)
+            yield bytes([byte])
+        return
+    yield good[: len(good) // 2]
+    if fault == "stall":
+        await asyncio.sleep(timeout_s)
+        raise httpx.ReadTimeout("stall")
+    if fault == "reset":
+        raise httpx.ReadError("reset")
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._pieces:
+            yield piece
+
+    async def aclose(self) -> None:
+        close: Callable[[], Any] | None = getattr(self._pieces, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _cut(whole: bytes, places: Sequence[int]) -> Iterator[bytes]:
+    return (whole[:place] for place in places)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _advice(text: bytes) -> Advice:
+    """The cloud's top 20 after `text`; in its own words the text has its own tokens."""
+    engine = _engine(is_cloud=True)
+    fed = tuple(engine.tokenize("Tell me about snow")) + tuple(
+        engine.tokenize(text.decode("latin-1"))
+    )
+    log_probs_V = _log_probs(True, fed)
+    best = [int(i) for i in np.argsort(-log_probs_V, kind="stable")[:20]]
+    candidates = tuple(
+        Candidate(data=engine.token_bytes(i), log_prob=float(log_probs_V[i]))
+        for i in best
+        if engine.token_bytes(i)
+    )
+    return Advice(offset_bytes=len(text), candidates=candidates)
+
+
+def _event(advice: Advice) -> bytes:
+    top = [
+        {"token": c.data.decode("latin-1"), "logprob": c.log_prob, "bytes": list(c.data)}
+        for c in advice.candidates
+    ]
+    content = [{**top[0], "top_logprobs": top}]
+    choice = {"index": 0, "delta": {"content": top[0]["token"]}, "logprobs": {"content": content}}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
