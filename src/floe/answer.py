@@ -135,7 +135,13 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
             return wrap_future(session.submit(tokens, every=True))
 
-        drafting = Drafting(step=step, rollback=session.rollback, feed_many=feed_many)
+        drafting = Drafting(
+            step=step,
+            rollback=session.rollback,
+            feed_many=feed_many,
+            route_confidence=min(1.0, max((s.weight for s in route.shares), default=0.0)),
+            masked=verdict.action == "mask",
+        )
         draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}

@@ -16,15 +16,18 @@ from floe.adapters.store import AdapterStore
 from floe.answer import Cloud, Fuse, Parts
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
+from floe.core.advice import FOREIGN
 from floe.core.config import CloudConfig, Config, FusionConfig, ModelConfig, Secrets
-from floe.core.errors import NotFound
+from floe.core.errors import BadConfig, NotFound
 from floe.core.files import atomic_write, safe_name
 from floe.engine.base import FloatArray
 from floe.engine.chat import ChatFormat
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.fusion.align import Alignment
 from floe.fusion.cloud_drafts import CloudDraftsFuser
+from floe.fusion.longer import LongerMaps
 from floe.fusion.speculate import Limits, SpeculativeFuser
+from floe.fusion.weights import Weights, find_weights, load_weights
 from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
 from floe.models.sources import Progress
@@ -39,6 +42,7 @@ from floe.routing.router import Router
 EMBEDDING = "wordllama-256"
 NER = "rampart-ner"
 LEDGER = "egress.jsonl"
+FUSION = "fusion"
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
 
 
@@ -222,14 +226,51 @@ def run_f32(model: Path, adapter: Path | None, prompts: Sequence[str]) -> list[F
         engine.close()
 
 
-def _fuser(config: Config, engine: LlamaCppEngine) -> Fuse:
+def open_weights(config: Config, engine: LlamaCppEngine, *, home: Path) -> Weights | None:
+    """What was learned for this SLM: the configured file, else the user's own, else the shipped.
+
+    None when there is none. `.gate.is_sure` is what `fusion.cloud_share` asks for.
+
+    Raises:
+        BadConfig: a file that cannot be used, or `cloud_share` below 1 and nothing was learned.
+    """
+    fusion, info = config.fusion, engine.info
+    path: Path | None = Path(fusion.weights).expanduser()
+    if fusion.weights in ("auto", "off"):
+        path = find_weights(home / FUSION, info.digest)
+    if path is None:
+        if fusion.cloud_share < 1.0:
+            raise BadConfig(
+                "fusion.cloud_share needs a learned gate, and there is none for this model; learn "
+                "one with: floe fusion fit TEXTFILE",
+                param="fusion.cloud_share",
+            )
+        return None
+    return load_weights(
+        path,
+        slm=info.digest,
+        slm_tokenizer=info.tokenizer_digest,
+        cloud_share=fusion.cloud_share,
+        other_weight=fusion.weight,
+    )
+
+
+def _fuser(config: Config, engine: LlamaCppEngine, *, home: Path) -> Fuse:
     """The cloud scores the SLM's drafts, or where it cannot, the SLM checks the cloud's text."""
     info = engine.info
     pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
     limits = Limits(
         budget_ms=config.fusion.budget_ms, first_budget_ms=config.fusion.first_budget_ms
     )
-    alignment = Alignment(token_bytes=pieces, eos_ids=info.eos_ids)
+    maps = LongerMaps(
+        own_tokenizer=info.tokenizer_digest, n_vocab=info.n_vocab, folder=home / FUSION
+    )
+    alignment = Alignment(
+        token_bytes=pieces,
+        eos_ids=info.eos_ids,
+        longer=maps,
+        tokenizer=FOREIGN if config.cloud.kind == "openai" else "",
+    )
     if config.cloud.kind == "openai":
         return CloudDraftsFuser(
             weight=config.fusion.weight,
@@ -239,8 +280,10 @@ def _fuser(config: Config, engine: LlamaCppEngine) -> Fuse:
             token_bytes=engine.token_bytes,
             tokenize=lambda data: engine.tokenize(data.decode("utf-8", "ignore")),
         )
+    learned = open_weights(config, engine, home=home)
+    by_hand = config.fusion.weights == "off" or config.fusion.weight in (0.0, 1.0)
     return SpeculativeFuser(
-        weight=config.fusion.weight,
+        weight=config.fusion.weight if learned is None or by_hand else learned.predictor,
         limits=limits,
         alignment=alignment,
         eos_ids=info.eos_ids,
@@ -289,7 +332,7 @@ def edge(
             ),
             guard=guarded,
             mask=for_cloud,
-            fuse=_fuser(config, engine),
+            fuse=_fuser(config, engine, home=home),
         )
         yield Edge(
             config=config,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from floe.cloud.client import Endpoint, HttpClient, OnSend
 from floe.cloud.counters import CloudCounters
@@ -15,7 +16,7 @@ from floe.cloud.wire import (
     dump_request,
     parse_response,
 )
-from floe.core.advice import Advice, Advise, Question
+from floe.core.advice import FOREIGN, Advice, Advise, Question
 from floe.core.errors import BadRequest, CloudFailed
 from floe.core.request import Request
 
@@ -108,7 +109,15 @@ class LogitCloud:
             parse=_parsed,
         )
         self._same_tokenizer = response.tokenizer_digest == self._tokenizer_digest
-        return response
+        return response if self._same_tokenizer else self._named(response)
+
+    def _named(self, response: LogitResponse) -> LogitResponse:
+        """The response with another tokenizer's digest on every advice, for the alignment."""
+        if not self._tokenizer_digest:
+            return response  # the SLM's own is not known, so neither is whether it is another
+        name = response.tokenizer_digest or FOREIGN
+        positions = tuple(replace(a, tokenizer=name) for a in response.positions)
+        return replace(response, positions=positions)
 
     async def close(self) -> None:
         """Close the kept connections."""

@@ -71,9 +71,12 @@ class Drafting:
 
     `step` feeds a token and gives the log-probabilities (V,) after it; `rollback` forgets the last
     n tokens fed, while no step is running. `feed_many` feeds T tokens at once and gives those after
-    each of them, (T, V).
+    each of them, (T, V). `route_confidence` is the largest share of an adapter, 0 on the base
+    alone; `masked` says that the cloud sees placeholders.
     """
 
     step: Callable[[int], asyncio.Future[NDArray[np.float32]]]
     rollback: Callable[[int], None]
     feed_many: Callable[[Sequence[int]], asyncio.Future[NDArray[np.float32]]] | None = None
+    route_confidence: float = 0.0
+    masked: bool = False

@@ -106,9 +106,17 @@ class CloudConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FusionConfig:
-    """f = weight * q + (1 - weight) * p; waits of a stream for the cloud, in milliseconds."""
+    """f = weight * q + (1 - weight) * p; waits of a stream for the cloud, in milliseconds.
+
+    `weights`: auto = a learned weight for each place where these two models have one (yours by
+    `floe fusion fit`, else the shipped), off = `weight` everywhere, or the path of such a file.
+    `weight` holds where nothing was learned; 0 and 1 hold everywhere. `cloud_share`: the cloud is
+    asked at about so many places, those where the SLM is least sure; 1.0 = everywhere.
+    """
 
     weight: float = 0.5
+    weights: str = "auto"
+    cloud_share: float = 1.0
     budget_ms: int = 250
     first_budget_ms: int = 4_000
 
@@ -173,6 +181,7 @@ def check(config: Config) -> None:
     """Raise BadConfig for values that no part could work with."""
     rules = [
         (0.0 <= config.fusion.weight <= 1.0, "fusion.weight", "between 0 and 1"),
+        (0.0 <= config.fusion.cloud_share <= 1.0, "fusion.cloud_share", "between 0 and 1"),
         (config.fusion.budget_ms >= 0, "fusion.budget_ms", "0 or more"),
         (config.fusion.first_budget_ms >= 0, "fusion.first_budget_ms", "0 or more"),
         (config.routing.temperature > 0, "routing.temperature", "above 0"),

@@ -15,14 +15,16 @@ from floe.fusion.align import Alignment
 from floe.fusion.asking import Asking
 from floe.fusion.carry import NOTHING, carry_after
 from floe.fusion.drawing import Drawing
+from floe.fusion.weigh import Standing, Weigh
 
 FloatArray = NDArray[np.float32]
 
 
 class Fuser:
-    """`answer.Fuse` with a fixed weight.
+    """`answer.Fuse`, a question for each token.
 
-    `weight` is the SLM's share (1 = the SLM alone, and the cloud is not even asked). `budget_ms`
+    `weight` is the SLM's share, a number or what decides it place by place (the number 1 = the
+    SLM alone, and the cloud is not even asked). `budget_ms`
     is how long a token waits for the cloud once the SLM is ready, `first_budget_ms` the same for
     the first token, when the cloud still has the whole prompt to read.
     """
@@ -30,7 +32,7 @@ class Fuser:
     def __init__(
         self,
         *,
-        weight: float,
+        weight: float | Weigh,
         budget_ms: float,
         first_budget_ms: float,
         alignment: Alignment,
@@ -62,8 +64,9 @@ class Fuser:
             weight=self._weight,
             alignment=self._alignment,
             token_bytes=self._token_bytes,
+            standing=Standing(route_confidence=drafting.route_confidence, masked=drafting.masked),
         )
-        asking = Asking(advise) if advise is not None and self._weight < 1.0 else None
+        asking = Asking(advise) if advise is not None and self._weight != 1.0 else None
         text, edge = b"", first_log_probs_V
         budget_ms, carry = self._first_budget_ms, NOTHING
         try:

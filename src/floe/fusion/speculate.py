@@ -24,6 +24,7 @@ from floe.fusion.align import Alignment
 from floe.fusion.carry import NOTHING, carry_after
 from floe.fusion.drawing import Drawing
 from floe.fusion.pace import Pace
+from floe.fusion.weigh import Standing, Weigh
 
 FloatArray = NDArray[np.float32]
 FAILURES_TO_STOP = 3
@@ -71,15 +72,16 @@ class _Question:
 
 
 class SpeculativeFuser:
-    """`answer.Fuse` with a fixed weight, drafts and block scoring.
+    """`answer.Fuse` with drafts and block scoring.
 
-    `weight` is the SLM's share (1 = the SLM alone; the cloud is not asked).
+    `weight` is the SLM's share, a number or what decides it place by place (the number 1 = the
+    SLM alone; the cloud is not asked).
     """
 
     def __init__(
         self,
         *,
-        weight: float,
+        weight: float | Weigh,
         limits: Limits,
         alignment: Alignment,
         eos_ids: frozenset[int],
@@ -109,6 +111,7 @@ class SpeculativeFuser:
             weight=self._weight,
             alignment=self._alignment,
             token_bytes=self._token_bytes,
+            standing=Standing(route_confidence=drafting.route_confidence, masked=drafting.masked),
         )
         stream = _Stream(
             drawing=drawing,
@@ -117,7 +120,7 @@ class SpeculativeFuser:
             limits=self._limits.within(request.budgets),
             max_tokens=request.sampling.max_tokens,
             drafting=drafting,
-            advise=advise if self._weight < 1.0 else None,
+            advise=advise if self._weight != 1.0 else None,
             first=first_log_probs_V,
         )
         try:
