@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from floe import __version__
-from floe.cli import adapters, bench, chat, cloud, doctor, explain, init, privacy, pull, serve, up
+from floe.cli import (
+    adapters,
+    bench,
+    chat,
+    cloud,
+    doctor,
+    explain,
+    fusion,
+    init,
+    privacy,
+    pull,
+    serve,
+    up,
+)
 from floe.core.errors import FloeError
 
 app = typer.Typer(
@@ -44,6 +57,7 @@ app.command("cloud")(cloud.cloud)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(fusion.app, name="fusion")
 app.command("explain")(explain.explain)
 app.add_typer(privacy.app, name="privacy")
 app.command("doctor")(doctor.doctor)

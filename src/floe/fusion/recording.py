@@ -6,10 +6,12 @@ P = places of the cloud over all items, K = its candidates, I = items, V = the S
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,12 @@ class Recording:
     start_P: NDArray[np.int32]
     candidate_PK: NDArray[np.int32]
     log_p_PK: NDArray[np.float32]
+
+    def groups(self) -> list[str]:
+        """A name for the text of each answer: the same text has the same one everywhere."""
+        firsts = np.searchsorted(self.item_T, np.arange(len(self.item_bytes_I) + 1))
+        rows = [self.id_T[a:b].tobytes() for a, b in pairwise(firsts.tolist())]
+        return [hashlib.sha256(row).hexdigest()[:16] for row in rows]
 
     def edge(self, place: int) -> NDArray[np.float32]:
         """The SLM's distribution at a place: exact for its head, the rest spread evenly."""
