@@ -11,6 +11,7 @@ from floe.core.token import Draw
 from floe.fusion.generate import Fuser
 from floe.testing import takeovers as matrix
 from floe.testing.takeovers import CLIENTS, FAULTS, FUSERS, takeovers
+from floe.testing.virtual_time import run_virtual
 
 N_TOKENS = 10
 
@@ -74,3 +75,33 @@ def test_the_matrix_sees_a_fuser_that_repeats_or_loses(
     assert len(found.failed) == found.cases == 6
     assert found.failed[0] == "floe, token by token, reset at token 0"
     assert found.repeats + found.gaps > 0
+
+
+def drawn(
+    client: str, fuser: str, temperature: float, network: matrix.Network, n_tokens: int = N_TOKENS
+) -> list[Draw]:
+    bench = matrix._Bench(client, fuser, n_tokens=n_tokens, temperature=temperature)
+    bench._network = network
+    return run_virtual(bench._answer())[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("client", ["floe", "openai"])
+def test_over_http_checking_drafts_gives_the_answer_of_asking_place_by_place(
+    client: str, temperature: float
+) -> None:
+    for fault, at_bytes in [(None, 0), ("cut", 20), ("reset", 9), ("malformed event", 12)]:
+        checked, asked = (
+            drawn(client, fuser, temperature, matrix.Network(fault, at_bytes=at_bytes))
+            for fuser in ("cloud drafts", "token by token")
+        )
+        assert [d.id for d in checked] == [d.id for d in asked]
+        assert [d.origin for d in checked] == [d.origin for d in asked]
+
+
+def test_a_stream_that_can_be_continued_serves_more_of_the_answer() -> None:
+    def fused(client: str) -> int:
+        draws = drawn(client, "cloud drafts", 1.3, matrix.Network(None, at_bytes=0), 30)
+        return sum(d.origin != "edge" for d in draws)
+
+    assert fused("vllm") > fused("openai")

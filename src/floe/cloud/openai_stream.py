@@ -50,7 +50,7 @@ class OpenAICloud:
         budget_ms: float = 250,
         first_budget_ms: float = 4_000,
         continues: Continues = "no",
-        max_restarts: int = 8,
+        max_restarts: int = 16,
         on_send: OnSend,
         client: HttpClient | None = None,
         rng: random.Random | None = None,

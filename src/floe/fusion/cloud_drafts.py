@@ -26,6 +26,7 @@ from floe.fusion.asking import Asking
 from floe.fusion.carry import NOTHING, carry_after
 from floe.fusion.drawing import Drawing
 from floe.fusion.speculate import Limits
+from floe.fusion.weigh import Standing, Weigh
 
 FloatArray = NDArray[np.float32]
 _AHEAD_BYTES = 256
@@ -33,11 +34,12 @@ _FIRST_CHUNK_TOKENS = 4
 
 
 class CloudDraftsFuser:
-    """`answer.Fuse` with a fixed weight, for clouds that draft.
+    """`answer.Fuse` for clouds that draft.
 
-    `weight` is the SLM's share (1 = the SLM alone; the cloud is not asked). `tokenize` gives the
-    SLM's tokens of bytes to come; a poor guess costs time, never a wrong token. At most
-    `limits.lookahead_tokens` proposals are checked at once.
+    `weight` is the SLM's share, a number or what decides it place by place (the number 1 = the
+    SLM alone; the cloud is not asked). `tokenize` gives the SLM's tokens of bytes to come; a poor
+    guess costs time, never a wrong token. At most `limits.lookahead_tokens` proposals are checked
+    at once.
 
     Truncated tails: such an endpoint lists at most 20 tokens a place. With m the mass that is not
     among them, `Alignment.cloud_probs` gives m to the SLM's distribution over the unlisted ids
@@ -48,7 +50,7 @@ class CloudDraftsFuser:
     def __init__(
         self,
         *,
-        weight: float,
+        weight: float | Weigh,
         limits: Limits,
         alignment: Alignment,
         eos_ids: frozenset[int],
@@ -78,8 +80,9 @@ class CloudDraftsFuser:
             weight=self._weight,
             alignment=self._alignment,
             token_bytes=self._token_bytes,
+            standing=Standing(route_confidence=drafting.route_confidence, masked=drafting.masked),
         )
-        heard = _Heard(advise) if advise is not None and self._weight < 1.0 else None
+        heard = _Heard(advise) if advise is not None and self._weight != 1.0 else None
         limits = self._limits.within(request.budgets)
         checking = _Checking(first_log_probs_V, drafting, most=limits.lookahead_tokens)
         text, carry, budget_ms = b"", NOTHING, limits.first_budget_ms
