@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floe.answer import Adapters, Parts, answer
+from floe.answer import Cloud as AnyCloud
+from floe.cloud.logits import LogitCloud
+from floe.cloud.openai_stream import OpenAICloud
 from floe.core.advice import Advice, Candidate, Question
-from floe.core.request import Request
+from floe.core.config import PrivacyConfig
+from floe.core.request import Message, Request, Sampling
+from floe.core.route import Route
+from floe.core.token import Event, Finished, Started, Token
 from floe.core.verdict import Finding, Verdict
+from floe.fusion.align import Alignment
+from floe.fusion.cloud_drafts import CloudDraftsFuser
+from floe.fusion.speculate import Limits, SpeculativeFuser
+from floe.privacy.base import Span
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
-from floe.privacy.masked import egress_reason, masked
+from floe.privacy.masked import egress_reason, for_cloud, masked
 from floe.privacy.masking import CannotMask, mask_request
+from floe.privacy.policy import policy_of
 from floe.privacy.values import Value, Values, fold
+from floe.serving.logits_app import build_logits_app
+from floe.serving.replies import opening_facts
+from floe.testing.openai_upstream import build_openai_upstream
+from floe.testing.scripted_engine import ScriptedEngine
 
 ADA = Values(
     [
@@ -278,3 +300,163 @@ def test_the_same_question_with_other_fields_keeps_them() -> None:
     question = Question(answer=b"so", ahead_bytes=7)
     asyncio.run(masked(cloud, ADA)(question))
     assert cloud.asked == [replace(question, answer=b"so")]
+
+
+# --- a whole request's life, over the real clients
+
+SAID = "Dear Ada King, we wrote to ada@example.org. Bye, King!"
+CLOUD_SAYS = "Dear [PERSON_1], we wrote to [EMAIL_ADDRESS_1] and so on."
+PROMPT = "letter: I am Ada King, my mail is ada@example.org"
+
+
+class Names:
+    """Stands for the NER model."""
+
+    name = "names"
+
+    def find(self, text: str) -> list[Span]:
+        at = text.find("Ada King")
+        span = Span(entity="PERSON", start=at, end=at + 8, score=0.9, recogniser="names")
+        return [span] if at >= 0 else []
+
+
+class Base:
+    """A router and an adapter cache with nothing in them."""
+
+    def choose(self, request: Request) -> Route:
+        return Route()
+
+    @asynccontextmanager
+    async def lease(self, route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
+        yield ()
+
+
+@dataclass
+class Sent:
+    """What left, in the clear: every string of every payload, base64 undone."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def on_send(self, destination: str, payload: bytes, request_id: str) -> None:
+        self.payloads.append(payload)
+        self.reasons.append(egress_reason())
+
+    def texts(self) -> list[str]:
+        out = []
+        for payload in self.payloads:
+            data = json.loads(payload)
+            out += [payload.decode(), *(m["content"] for m in data["messages"])]
+            out += [b64decode(data[name]).decode() for name in ("answer", "draft") if name in data]
+        return out
+
+
+def prompted(engine: ScriptedEngine) -> Callable[[Sequence[Message], str | None], list[int]]:
+    return lambda messages, prompt: engine.tokenize(
+        "".join(f"<|im_start|>{m.role}\n{m.content}<|im_end|>\n" for m in messages)
+        + "<|im_start|>assistant\n",
+        special=True,
+    )
+
+
+async def live_request(kind: str, sent: Sent, policy: str = "balanced") -> list[Event]:
+    """One request through `answer` with the real gate, fusers, clients and services."""
+    small = ScriptedEngine(seed=1, answers={"letter": SAID}, ended=0.0)
+    big = ScriptedEngine(seed=2, answers={"letter": CLOUD_SAYS}, ended=0.0)
+    key: dict[str, Any] = {"on_send": sent.on_send, "budget_ms": 9000, "first_budget_ms": 9000}
+    if kind == "openai":
+        app = build_openai_upstream(engine=big, encode=prompted(big))
+        key["client"] = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))
+        cloud: AnyCloud = OpenAICloud(
+            url="http://127.0.0.1/v1", model="big", continues="prefill", **key
+        )
+    else:
+        app = build_logits_app(engine=big, encode=prompted(big), key=None)
+        key["client"] = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))
+        digest = small.info.tokenizer_digest if kind == "same tokenizer" else ""
+        cloud = LogitCloud(url="http://127.0.0.1", tokenizer_digest=digest, **key)
+    pieces = [small.token_bytes(i) for i in range(small.info.n_vocab)]
+    eos_ids = small.info.eos_ids
+    fusing: dict[str, Any] = {
+        "weight": 0.4,
+        "limits": Limits(budget_ms=9000, first_budget_ms=9000),
+        "alignment": Alignment(token_bytes=pieces, eos_ids=eos_ids),
+        "eos_ids": eos_ids,
+        "token_bytes": small.token_bytes,
+    }
+    config = PrivacyConfig(policy=policy)  # type: ignore[arg-type]
+    parts = Parts(
+        gate=Gate(
+            detectors=[RuleDetector(), Names()],
+            draft_detectors=[RuleDetector()],
+            max_chars=9999,
+            timeout_ms=9999,
+            policy=policy_of(config),
+        ),
+        router=Base(),
+        adapters=Base(),
+        engine=small,
+        encode=lambda request: prompted(small)(request.messages, None),
+        cloud=cloud,
+        guard=guarded,
+        fuse=CloudDraftsFuser(**fusing, tokenize=lambda data: small.tokenize(data.decode()))
+        if kind == "openai"
+        else SpeculativeFuser(**fusing),
+        mask=for_cloud,
+    )
+    request = Request(
+        id="r",
+        messages=(Message(role="user", content=PROMPT),),
+        sampling=Sampling(max_tokens=60),
+    )
+    async with aclosing(answer(request, parts)) as events:
+        seen = [event async for event in events]
+    await cloud.close()
+    assert small.open_sessions == big.open_sessions == 0
+    return seen
+
+
+KINDS = ["another tokenizer", "same tokenizer", "openai"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_slm_sees_the_values_and_the_cloud_the_placeholders(kind: str) -> None:
+    sent = Sent()
+    events = await live_request(kind, sent)
+    start, *tokens, end = events
+    assert isinstance(start, Started) and isinstance(end, Finished)
+    assert start.verdict.action == "mask"
+    assert start.verdict.reason == "found EMAIL_ADDRESS, PERSON; masked"
+    assert start.cloud == "127.0.0.1"
+    drawn = [t.draw for t in tokens if isinstance(t, Token)]
+    text = b"".join(d.data for d in drawn).decode()
+    assert text.startswith("Dear Ada King, we wrote to ada@example.org")
+    assert end.fused_tokens > 5
+    at = 0
+    for draw in drawn:
+        in_name = 5 < at < 13
+        in_mail = text.index("ada@") < at < text.index("ada@") + 15
+        assert draw.origin == "edge" or not (in_name or in_mail)
+        at += len(draw.data)
+    shown = opening_facts(start)["verdict"]
+    assert shown == {
+        "action": "mask",
+        "reason": "found EMAIL_ADDRESS, PERSON; masked",
+        "entities": ["EMAIL_ADDRESS", "PERSON"],
+    }
+    assert sent.payloads
+    assert set(sent.reasons) == {"verdict: mask"}
+    assert "letter: I am [PERSON_1], my mail is [EMAIL_ADDRESS_1]" in sent.texts()
+    for leak in ("ada", "king"):
+        assert not any(leak in t.lower() for t in sent.texts())
+    if kind != "openai":
+        assert any("Dear [PERSON_1], we wrote to [EMAIL_ADDRESS_1]" in t for t in sent.texts())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_b20_strict_sends_nothing(kind: str) -> None:
+    sent = Sent()
+    events = await live_request(kind, sent, policy="strict")
+    start = events[0]
+    assert isinstance(start, Started)
+    assert (start.verdict.action, start.cloud, sent.payloads) == ("local", "", [])
