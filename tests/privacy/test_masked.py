@@ -346,8 +346,9 @@ class Sent:
         out = []
         for payload in self.payloads:
             data = json.loads(payload)
-            out += [payload.decode(), *(m["content"] for m in data["messages"])]
-            out += [b64decode(data[name]).decode() for name in ("answer", "draft") if name in data]
+            said = [b64decode(data.pop(name, "")) for name in ("answer", "draft")]
+            out += [m["content"] for m in data["messages"]]
+            out += [json.dumps(data), b"".join(said).decode("utf-8", "ignore")]
         return out
 
 

@@ -55,6 +55,15 @@ def test_a_word_of_a_name_is_masked_where_it_stands_alone() -> None:
     assert restored(text_of(masking), masking.values) == text
 
 
+def test_a_name_found_alone_too_has_the_number_of_the_whole_one() -> None:
+    text = "Dear Keller, Maria Keller and Bob Keller"
+    masking = masked(
+        text, ("PERSON", "Keller"), ("PERSON", "Maria Keller"), ("PERSON", "Bob Keller")
+    )
+    assert text_of(masking) == "Dear [PERSON_1], [PERSON_1_2] and [PERSON_2]"
+    assert restored(text_of(masking), masking.values) == text
+
+
 def test_numbers_go_through_all_the_messages_and_roles_stay() -> None:
     request = Request(
         id="r",

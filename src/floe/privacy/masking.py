@@ -7,7 +7,7 @@ single words are replaced too ("Keller" behind "Maria Keller").
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from floe.core.request import Request
@@ -88,9 +88,12 @@ def mask_texts(texts: Sequence[tuple[str, str]], findings: Sequence[Finding]) ->
     """
     spans = {name: merged([f for f in findings if f.field == name], text) for name, text in texts}
     table = _Table(taken="\n".join(text for _, text in texts))
-    for name, text in texts:
-        for entity, start, end in spans[name]:
-            table.add(entity, text[start:end])
+    found = [
+        (entity, text[start:end]) for name, text in texts for entity, start, end in spans[name]
+    ]
+    table.know_names(text for entity, text in found if entity == "PERSON")
+    for entity, text in found:
+        table.add(entity, text)
     table.add_words()
     values = table.values()
     masked = {name: _masked(text, spans[name], values, table) for name, text in texts}
@@ -181,13 +184,24 @@ class _Table:
     found: dict[str, Value] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def know_names(self, names: Iterable[str]) -> None:
+        """Let a name that is a word of a longer one ("Keller", "Maria Keller") be the same one."""
+        for name in names:
+            for word in _WORD.findall(name):
+                if fold(word) != fold(name):
+                    self.names.setdefault(fold(word), fold(name))
 
     def add(self, entity: str, text: str) -> str:
         """The placeholder of a found value."""
         if fold(text) not in self.roots:
             if len(text) < 2 or len(text.encode("utf-8", "surrogatepass")) < LEAST_VALUE_BYTES:
                 raise CannotMask("a value is too short to be replaced wherever it stands")
-            self.roots[fold(text)] = self._new_root(entity)
+            owner = self.names.get(fold(text), fold(text)) if entity == "PERSON" else fold(text)
+            if owner not in self.roots:
+                self.roots[owner] = self._new_root(entity)
+            self.roots[fold(text)] = self.roots[owner]
         return self.spelled(text)
 
     def add_words(self) -> None:
