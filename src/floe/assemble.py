@@ -282,12 +282,14 @@ def _fuser(config: Config, engine: LlamaCppEngine, *, home: Path) -> Fuse:
         )
     learned = open_weights(config, engine, home=home)
     by_hand = config.fusion.weights == "off" or config.fusion.weight in (0.0, 1.0)
+    gate = learned.gate if learned is not None and config.fusion.cloud_share < 1.0 else None
     return SpeculativeFuser(
         weight=config.fusion.weight if learned is None or by_hand else learned.predictor,
         limits=limits,
         alignment=alignment,
         eos_ids=info.eos_ids,
         token_bytes=engine.token_bytes,
+        is_sure=gate.is_sure if gate is not None else None,
     )
 
 

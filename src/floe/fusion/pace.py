@@ -42,17 +42,18 @@ class Pace:
     def block_tokens(self) -> int:
         """Places to gather before asking while a question is out.
 
-        Two questions under way keep the cloud's answers coming half a round trip apart.
+        The smaller, the sooner a draft is known to be wrong; the larger, the fewer questions
+        carry the answer so far again. Blocks of a quarter of a round trip are where it bends.
         """
-        return max(1, min(self.question_places, round(self._steps_per_answer() / 2)))
+        return max(1, min(self.question_places, round(self._steps_per_answer() / 4)))
 
     def lookahead_tokens(self, most: int) -> int:
-        """Drafts that may wait for their score: what one answer takes, and a block more.
+        """Drafts that may wait for their score: what one answer takes, and two blocks more.
 
         Not more than twice the expected run of kept drafts, since the rest is thrown away.
         """
         run = 2 / max(1 - self.kept_share, 0.02)
-        ahead = math.ceil(self._steps_per_answer() + self.block_tokens())
+        ahead = math.ceil(self._steps_per_answer() + 2 * self.block_tokens())
         return max(2, min(most, ahead, int(run)))
 
     def _steps_per_answer(self) -> float:

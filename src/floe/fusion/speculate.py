@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Limits:
     budget_ms: float
     first_budget_ms: float
     lookahead_tokens: int = 24
-    questions: int = 3
+    questions: int = 6
 
     def within(self, budgets: Budgets) -> Limits:
         """These limits with the waits that one request asks for."""
@@ -58,6 +59,7 @@ class _Drafted:
     data: bytes
     start: int
     ready_s: float
+    is_sure: bool
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,7 +77,8 @@ class SpeculativeFuser:
     """`answer.Fuse` with drafts and block scoring.
 
     `weight` is the SLM's share, a number or what decides it place by place (the number 1 = the
-    SLM alone; the cloud is not asked).
+    SLM alone; the cloud is not asked). Where `is_sure` (of the SLM's log-probabilities) holds, the
+    token is the SLM's own and the cloud is not asked about it.
     """
 
     def __init__(
@@ -86,8 +89,10 @@ class SpeculativeFuser:
         alignment: Alignment,
         eos_ids: frozenset[int],
         token_bytes: Callable[[int], bytes],
+        is_sure: Callable[[FloatArray], bool] | None = None,
     ) -> None:
         self._weight, self._limits, self._alignment = weight, limits, alignment
+        self._is_sure = is_sure
         self._eos_ids, self._token_bytes = eos_ids, token_bytes
 
     async def __call__(
@@ -122,6 +127,7 @@ class SpeculativeFuser:
             drafting=drafting,
             advise=advise if self._weight != 1.0 else None,
             first=first_log_probs_V,
+            is_sure=self._is_sure,
         )
         try:
             while not stream.is_over:
@@ -150,8 +156,10 @@ class _Stream:
         drafting: Drafting,
         advise: Advise | None,
         first: asyncio.Future[FloatArray],
+        is_sure: Callable[[FloatArray], bool] | None,
     ) -> None:
         self._drawing, self._alignment, self._eos_ids = drawing, alignment, eos_ids
+        self._is_sure = is_sure if advise is not None else None
         self._limits, self._max_tokens = limits, max_tokens
         self._drafting, self._advise = drafting, advise
         self._edge: asyncio.Future[FloatArray] | None = first
@@ -183,7 +191,7 @@ class _Stream:
         if not self._drafts or self._undo is not None:
             return False
         head = self._drafts[0]
-        if not self._carry.needs_advice or head.start in self._known:
+        if head.is_sure or not self._carry.needs_advice or head.start in self._known:
             return True
         if not self._may_be_answered(head.start):
             return True
@@ -198,9 +206,12 @@ class _Stream:
             waited_ms = (self._now() - question.sent_s) * 1000
             question.late = question.late or waited_ms >= 2 * self._pace.answer_ms
 
+    def _may_ask(self) -> bool:
+        return self._advise is not None and self._failures < FAILURES_TO_STOP
+
     def _may_be_answered(self, place: int) -> bool:
         """Whether an answer for this place is worth waiting for."""
-        if self._advise is None or self._failures >= FAILURES_TO_STOP:
+        if not self._may_ask():
             return False
         covering = [q for q in self._questions if q.start <= place <= q.end]
         if covering or place <= self._asked_to:
@@ -214,9 +225,11 @@ class _Stream:
     def release(self) -> Draw:
         """The next token; a correction throws the drafts behind it away."""
         head = self._drafts.popleft()
-        advice = self._known.get(head.start) if self._carry.needs_advice else None
+        is_asked = self._carry.needs_advice and not head.is_sure
+        advice = self._known.get(head.start) if is_asked else None
         advice = self._carry.joined(advice, head.start)
-        draw = self._drawing.draw(head.log_q_V, advice, self._n_released)
+        used = None if head.is_sure else advice
+        draw = self._drawing.draw(head.log_q_V, used, self._n_released)
         self._carry = carry_after(advice, draw.id, draw.data, self._alignment)
         self._text += draw.data
         self._ends.append(len(self._text))
@@ -237,6 +250,9 @@ class _Stream:
             self._gone.append(question.task)
         self._questions.clear()
         self._asked_to = len(self._text) - 1
+        is_needed = self._carry.needs_advice and self._is_sure is None and not self.is_over
+        if is_needed and self._may_ask() and token not in self._eos_ids:
+            self._send((), (), end=len(self._text))  # without waiting for the SLM's next draft
 
     # --- drafting and asking
 
@@ -274,23 +290,29 @@ class _Stream:
 
     def _ask(self) -> None:
         """Send the places not asked about, when there are enough of them or nothing is out."""
-        if self._advise is None or self._failures >= FAILURES_TO_STOP or self._undo is not None:
+        if self._undo is not None or not self._may_ask():
             return
         if len(self._questions) >= self._limits.questions or any(q.late for q in self._questions):
             return
-        places = [d for d in self._drafts if d.start > self._asked_to]
+        places = _from_unsure([d for d in self._drafts if d.start > self._asked_to])
         if not places or (self._questions and len(places) < self._pace.block_tokens()):
             return
         places = places[: self._pace.question_places]
-        start, end = places[0].start, places[-1].start
-        before = [d for d in self._drafts if d.start < start]
-        ends = [d.start + len(d.data) for d in (*before, *places[:-1])]
+        while places[-1].is_sure:
+            places.pop()
+        before = [d for d in self._drafts if d.start < places[0].start]
+        self._send(before, places[:-1], end=places[-1].start)
+
+    def _send(self, before: Sequence[_Drafted], draft: Sequence[_Drafted], *, end: int) -> None:
+        """Ask behind the stream and `before`, at each place of `draft` and at `end` behind it."""
+        assert self._advise is not None
         question = Question(
             answer=self._text + b"".join(d.data for d in before),
-            draft=b"".join(d.data for d in places[:-1]),
-            ends=(*self._ends, *ends),
+            draft=b"".join(d.data for d in draft),
+            ends=(*self._ends, *(d.start + len(d.data) for d in (*before, *draft))),
         )
         task = asyncio.ensure_future(_asked(self._advise, question))
+        start = len(question.answer)
         self._questions.append(_Question(task=task, start=start, end=end, sent_s=self._now()))
         self._asked_to = end
 
@@ -322,7 +344,14 @@ class _Stream:
             self._pace.stepped((self._now() - self._edge_started_s) * 1000)
             data = self._drawing.token_bytes(token)
             self._drafts.append(
-                _Drafted(log_q_V=log_q_V, id=token, data=data, start=start, ready_s=self._now())
+                _Drafted(
+                    log_q_V=log_q_V,
+                    id=token,
+                    data=data,
+                    start=start,
+                    ready_s=self._now(),
+                    is_sure=self._is_sure is not None and self._is_sure(log_q_V),
+                )
             )
 
     def _answer(self, question: _Question) -> None:
@@ -349,6 +378,11 @@ class _Stream:
         for task in tasks:
             if not task.cancelled() and not isinstance(task.exception(), CloudFailed):
                 task.result()
+
+
+def _from_unsure(drafts: list[_Drafted]) -> list[_Drafted]:
+    """From the first place on that the cloud is asked about."""
+    return list(dropwhile(lambda d: d.is_sure, drafts))
 
 
 async def _asked(advise: Advise, question: Question) -> tuple[Advice, ...]:
