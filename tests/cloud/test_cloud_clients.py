@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -229,6 +230,42 @@ async def test_text_that_left_the_clouds_own_gets_no_advice() -> None:
         assert await advise(Question(answer=b"Ho, ", ahead_bytes=9)) == ()
     await cloud.close()
     assert cloud.counters().restarted == 0
+
+
+async def test_an_answer_far_from_the_clouds_text_ends_the_stream() -> None:
+    """Such a question cannot be a draft that may be undone, and the rest costs money."""
+    ended = False
+
+    class Endless(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield event(token("Hi"))
+            await asyncio.Event().wait()
+
+        async def aclose(self) -> None:
+            nonlocal ended
+            ended = True
+
+    client = httpx.AsyncClient(
+        transport=httpx.MockTransport(lambda r: httpx.Response(200, stream=Endless()))
+    )
+    cloud = OpenAICloud(url="https://a.example", model="m", on_send=record_nothing, client=client)
+    async with cloud.open(REQUEST) as advise:
+        assert await advise(Question(answer=b""))
+        for n_bytes, is_over in [(400, False), (600, True)]:
+            assert await advise(Question(answer=b"Ho" + b"o" * n_bytes)) == ()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert ended is is_over
+    await cloud.close()
+
+
+async def test_an_endless_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floe.cloud.openai_stream._MAX_ANSWER_BYTES", 6)
+    cloud = openai_cloud(*[event(token("Hi"))] * 9)
+    async with cloud.open(REQUEST) as advise:
+        with pytest.raises(CloudFailed, match="the cloud's answer is above 6 bytes"):
+            await advise(Question(answer=b"HiHiHiHi"))
+    await cloud.close()
     cloud = openai_cloud(event(token("Hi")), event({"delta": {}, "finish_reason": "length"}))
     assert (await advice_at(cloud, b"Hi", b""))[0] is None
 

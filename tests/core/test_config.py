@@ -56,6 +56,12 @@ def test_values_arrive_and_integers_become_floats(tmp_path: Path) -> None:
         ("[model]\ncontext_tokens = 8", "model.context_tokens must be 64 or more"),
         ('[cloud]\nkind = "flo"', 'cloud.kind must be one of "none", "floe", "openai".*"floe"'),
         ('[cloud]\nkind = "floe"', "cloud.url must be set for this kind"),
+        ("[cloud]\nconnect_timeout_ms = 0", "cloud.connect_timeout_ms must be 1 or more"),
+        ('[cloud]\ncontinues = "vlm"', '"no", "vllm", "prefill"; did you mean "vllm"'),
+        (
+            '[cloud]\nkind = "floe"\nurl = "http://localhost"\ncontinues = "vllm"',
+            'cloud.continues must be "no" unless cloud.kind is "openai"',
+        ),
         ('[privacy]\nner = "of"', 'privacy.ner must be one of.*did you mean "o'),
         ("[serve\n", "is not valid TOML"),
     ],

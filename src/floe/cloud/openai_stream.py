@@ -199,10 +199,10 @@ class _Conversation:
         found = await self._story.about(question, reader)
         if found is not None:
             return found
-        if not question.ahead_bytes:  # the answer may be a guess of the asker's, to be undone
-            return ()
-        self._stop()
-        if not self._restarts_left or not _may_be_continued(question.answer):
+        if question.ahead_bytes or self._story.is_far_from(question.answer):
+            self._stop()  # else the answer may be a guess of the asker's, to be undone
+        may = question.ahead_bytes and self._restarts_left
+        if not may or not _may_be_continued(question.answer):
             return ()
         self._restarts_left -= 1
         self._tally.restarted += 1

@@ -22,6 +22,7 @@ _END_STRINGS = frozenset(
         "<end_of_turn>",
     ]
 )
+_MOST_DRAFT_BYTES = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,10 @@ class Story:
             if reader.done():
                 return self._at_the_end(question, reader)
             await self.changed.wait()
+
+    def is_far_from(self, answer: bytes) -> bool:
+        """Whether so much of the answer is another text that no draft of an asker's is to blame."""
+        return len(answer) - _common(self.text, answer) > _MOST_DRAFT_BYTES
 
     def _at_the_end(
         self, question: Question, reader: asyncio.Task[None]
