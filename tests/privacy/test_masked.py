@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -279,13 +280,14 @@ def test_places_of_the_masked_text_are_places_of_the_answer(data: st.DataObject)
         _, values, whole = data.draw(planted())
     except CannotMask:
         return
+    values = Values(v for v in values.values if not v.is_word)  # words depend on what follows
     cloud = Cloud()
     found = ask(cloud, b"", whole, values)
     placeholders = {fold(v.text): v.placeholder for v in reversed(values.values)}
     for sent in cloud.asked:
         for place in found:
             text = whole[: place.offset_bytes].decode("utf-8", "surrogateescape")
-            cover = values.cover(text + "\n")  # a new line ends words; no value holds one
+            cover = values.cover(text + "\n")  # no value holds a new line
             masked_text, at = "", 0
             for start, end, _ in cover.places:
                 masked_text += text[at:start] + placeholders[fold(text[start:end])]
@@ -448,8 +450,8 @@ async def test_the_slm_sees_the_values_and_the_cloud_the_placeholders(kind: str)
     assert sent.payloads
     assert set(sent.reasons) == {"verdict: mask"}
     assert "letter: I am [PERSON_1], my mail is [EMAIL_ADDRESS_1]" in sent.texts()
-    for leak in ("ada", "king"):
-        assert not any(leak in t.lower() for t in sent.texts())
+    leak = re.compile(r"ada king|ada@|@example|\bada\b|\bking\b", re.IGNORECASE)
+    assert not any(leak.search(t) for t in sent.texts())
     if kind != "openai":
         assert any("Dear [PERSON_1], we wrote to [EMAIL_ADDRESS_1]" in t for t in sent.texts())
 
