@@ -38,7 +38,7 @@ def explain(
             route = open_router(settings, engine, store, embedding).choose(request)
         finally:
             engine.close()
-    asked = verdict.may_leave and settings.cloud.kind != "none"
+    asked = verdict.action != "local" and settings.cloud.kind != "none"
     data = {
         "verdict": verdict.action,
         "reason": verdict.reason,
@@ -48,15 +48,18 @@ def explain(
         "adapters": [{"id": s.name, "weight": s.weight} for s in route.shares],
         "scores": dict(route.scores),
         "cloud": settings.cloud.url if asked else None,
-        "cloud_reason": _cloud_reason(verdict.may_leave, settings.cloud.kind),
+        "cloud_reason": _cloud_reason(verdict.action, settings.cloud.kind),
     }
     print(json.dumps(data)) if as_json else _print(data)
 
 
-def _cloud_reason(may_leave: bool, kind: str) -> str:
-    if not may_leave:
+def _cloud_reason(action: str, kind: str) -> str:
+    if action == "local":
         return "the text must not leave the device"
-    return "no cloud is configured" if kind == "none" else "the text may leave the device"
+    if kind == "none":
+        return "no cloud is configured"
+    how = " with placeholders for what was found" if action == "mask" else ""
+    return f"the text may leave the device{how}"
 
 
 def _print(data: dict[str, Any]) -> None:
@@ -64,7 +67,7 @@ def _print(data: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    colour = "green" if data["verdict"] == "allow" else "red"
+    colour = {"allow": "green", "mask": "yellow"}.get(data["verdict"], "red")
     console.print(f"verdict   [{colour}]{data['verdict']}[/]  ", end="")
     console.print(data["reason"], markup=False)
     console.print(f"detectors {', '.join(data['detectors'])}", markup=False)
