@@ -176,7 +176,8 @@ def share_curve(
 def figures(rows: Rows, nats_T: Array) -> dict[str, float]:
     """Flat figures: bits per byte of SLM, LLM and the pair, gap recovered; pooled and by set."""
     out: dict[str, float] = {}
-    for name in (None, *rows.names):
+    present = [name for n, name in enumerate(rows.names) if (rows.set_I == n).any()]
+    for name in (None, *present):
         end = "" if name is None else f"_{name}"
         out[f"bits_per_byte_slm{end}"] = bits_per_byte(rows, -rows.log_q_T, name=name)
         out[f"bits_per_byte_llm{end}"] = llm_bits_per_byte(rows, name=name)
@@ -203,7 +204,7 @@ def gap_interval(
         gap = float((slm_I - rows.llm_nats_I)[pick].sum())
         if gap > 0.0:
             found.append(float((slm_I - fused_I)[pick].sum()) / gap)
-    if not found:
+    if len(found) < 0.95 * draws:  # often no gap at all: its share says nothing
         return float("nan"), float("nan")
     low, high = np.quantile(found, [0.05, 0.95])
     return float(low), float(high)

@@ -92,7 +92,8 @@ def _doubt(top: float) -> float:
 
 
 def _entropy(q_V: NDArray[np.floating], log_q_V: NDArray[np.floating]) -> float:
-    total = float(np.dot(q_V, log_q_V))
+    with np.errstate(invalid="ignore"):  # 0 times -inf, seen to below
+        total = float(np.dot(q_V, log_q_V))
     if np.isfinite(total):
         return max(0.0, -total)
     seen = q_V > 0.0  # 0 log 0 is 0, not NaN

@@ -271,17 +271,24 @@ def _report(
         "answers": len(held_I),
         "places": len(rows.item_T),
         "validation_answers": int(held_I.sum()),
-        "validation": figures(part, nats_T),
-        "validation_gap_recovered_90_percent": [low, high],
-        "validation_bits_per_byte": {
-            "slm": bits_per_byte(part, -part.log_q_T),
-            "llm": llm_bits_per_byte(part),
-            "learned": bits_per_byte(part, nats_T),
-            **{name: bits_per_byte(part, part.nats(w)) for name, w in baselines.items()},
-        },
+        "validation": _known(figures(part, nats_T)),
+        "validation_gap_recovered_90_percent": [low, high] if np.isfinite(low) else None,
+        "validation_bits_per_byte": _known(
+            {
+                "slm": bits_per_byte(part, -part.log_q_T),
+                "llm": llm_bits_per_byte(part),
+                "learned": bits_per_byte(part, nats_T),
+                **{name: bits_per_byte(part, part.nats(w)) for name, w in baselines.items()},
+            }
+        ),
         "fixed_weight": fixed,
         "entropy_rule": rule,
     }
+
+
+def _known(values: dict[str, float]) -> dict[str, float]:
+    """Without those that are not a number: JSON has no word for them."""
+    return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
 def _part(rows: Rows, of_I: NDArray[np.bool_]) -> Rows:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,11 +98,13 @@ class LongerMaps:
         self._known: dict[str, Longer | None] = {}
 
     def __call__(self, cloud_tokenizer: str) -> Longer | None:
-        """The map for this cloud; None where there is no file for the pair.
+        """The map for this cloud, empty for the SLM's own; None where the pair has no file.
 
         Raises:
             BadRequest: a file that is no map of these two tokenizers.
         """
+        if cloud_tokenizer == self._own:
+            return {}
         if cloud_tokenizer not in self._known:
             found = (f / map_name(self._own, cloud_tokenizer) for f in self._folders)
             path = next((p for p in found if p.is_file()), None)
@@ -148,7 +151,7 @@ def load_map(path: Path, *, pair: tuple[str, str], n_vocab: int) -> dict[bytes, 
             ends, cuts = _cuts(data["lengths"], len(blob)), _cuts(data["counts"], len(ids))
         if len(ends) != len(cuts) or (ids < 0).any() or (ids >= n_vocab).any():
             raise ValueError("its parts do not fit together")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError) as error:
         raise BadRequest(
             f"{path} is no map of these two tokenizers; delete it or make it anew with: "
             "floe fusion map CLOUD_MODEL"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,7 +249,7 @@ def load(path: Path) -> Recording:
             cloud_pieces=_unpacked("cloud_pieces", arrays),
             **arrays,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError) as error:
         raise BadRequest(
             f"{path} is no fusion recording of version {VERSION}; make one with: "
             "python scripts/record_fusion.py"
