@@ -325,7 +325,7 @@ async def test_b40_a_stream_that_breaks_serves_what_it_had_and_then_fails(
 
 async def test_a_client_bug_is_not_hidden_as_a_lost_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = openai_cloud(event(token("Hi")), STOP)
-    monkeypatch.setattr(cloud, "_event", lambda *_: 1 / 0)
+    monkeypatch.setattr(cloud, "_line", lambda *_: 1 / 0)
     async with cloud.open(REQUEST) as advise:
         with pytest.raises(ZeroDivisionError):
             await advise(Question(answer=b""))

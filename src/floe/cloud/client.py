@@ -6,8 +6,8 @@ import asyncio
 import ipaddress
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ class Incoming:
     def __init__(self, response: httpx.Response, on_piece: Callable[[bytes], None]) -> None:
         self._response, self._on_piece = response, on_piece
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The pieces of the body as they come."""
         async for piece in self._response.aiter_bytes():
             self._on_piece(piece)
@@ -49,21 +49,23 @@ class Incoming:
     async def body(self, max_bytes: int) -> bytes:
         """The whole body. Raises CloudFailed above `max_bytes`."""
         body = bytearray()
-        async for piece in self.pieces():
-            body += piece
-            if len(body) > max_bytes:
-                raise CloudFailed(f"the cloud's answer is above {max_bytes} bytes")
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) > max_bytes:
+                    raise CloudFailed(f"the cloud's answer is above {max_bytes} bytes")
         return bytes(body)
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """The lines of the body without their ends. Raises CloudFailed for an endless one."""
         rest = b""
-        async for piece in self.pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            if len(rest) > _LINE_LIMIT:
-                raise CloudFailed(f"the cloud sent a line above {_LINE_LIMIT} bytes")
-            for line in whole:
-                yield line.rstrip(b"\r")
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                *whole, rest = (rest + piece).split(b"\n")
+                if len(rest) > _LINE_LIMIT:
+                    raise CloudFailed(f"the cloud sent a line above {_LINE_LIMIT} bytes")
+                for line in whole:
+                    yield line.rstrip(b"\r")
         if rest:
             yield rest
 

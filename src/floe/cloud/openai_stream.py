@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal
 
 from floe.cloud.client import Endpoint, HttpClient, OnSend
@@ -131,21 +131,18 @@ class OpenAICloud:
             is_stream=True,
         ) as incoming:
             try:
-                async with asyncio.timeout(self._stall_timeout_s) as limit:
-                    async for line in incoming.lines():
-                        is_data = line.startswith(b"data:") and line[5:].strip() != b"[DONE]"
-                        if is_data and self._event(line[5:], story):
+                async with (
+                    asyncio.timeout(self._stall_timeout_s) as limit,
+                    aclosing(incoming.lines()) as lines,
+                ):
+                    async for line in lines:
+                        if self._line(line, story):
                             limit.reschedule(now_s() + self._stall_timeout_s)
                         if story.finish is not None:
                             return
-                        if len(story.text) > _MAX_ANSWER_BYTES:
-                            raise CloudFailed(
-                                f"the cloud's answer is above {_MAX_ANSWER_BYTES} bytes"
-                            )
             except TimeoutError:
-                raise CloudFailed(
-                    f"the cloud said nothing for {self._stall_timeout_s:g} s"
-                ) from None
+                silence = f"the cloud said nothing for {self._stall_timeout_s:g} s"
+                raise CloudFailed(silence) from None
             raise CloudFailed("the cloud's stream was cut before its end")
 
     def _payload(self, request: Request, answer: str) -> bytes:
@@ -165,14 +162,18 @@ class OpenAICloud:
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
         return json.dumps(body, ensure_ascii=False).encode("utf-8")
 
-    def _event(self, data: bytes, story: Story) -> bool:
-        """Whether the event brought tokens or the end."""
+    def _line(self, line: bytes, story: Story) -> bool:
+        """Whether the line brought tokens or the end. Raises CloudFailed above 1 MB of answer."""
+        if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+            return False
         try:
-            tokens, finish = parse_event(data)
+            tokens, finish = parse_event(line[5:])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._endpoint.tally.skipped_events += 1
             return False
         story.extend(tokens, finish)
+        if len(story.text) > _MAX_ANSWER_BYTES:
+            raise CloudFailed(f"the cloud's answer is above {_MAX_ANSWER_BYTES} bytes")
         return bool(tokens) or finish is not None
 
 
