@@ -7,7 +7,6 @@ GSM8K's test.jsonl and MBPP's held-out part. The parts are those of the shipped 
 problem, seed 17), so no held-out problem was seen by an adapter either; rows with an adapter for
 training come from the adapter's validation part, which it was not trained on. One thread.
 
-Legend: T answer tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,37 +16,21 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from adapter_data import Example, code, maths, split
-from numpy.typing import NDArray
 
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
-from floe.assemble import STAND_IN, chat_format, model_files
-from floe.core.advice import Advice, Candidate
+from floe.assemble import STAND_IN, model_files
 from floe.core.config import ModelConfig, home
-from floe.core.request import Message, Request
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
-from floe.fusion.recording import Spoken, record, save, spoken
+from floe.evaluation.fusion_record import TOP_K, Item, adapted, both
+from floe.fusion.recording import Spoken, record, save
 
-TOP_K = 64
 SEED, N_HELD_OUT, N_VALIDATION, MAX_TOKENS = 17, 96, 32, 224  # as in train_adapters.py
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """A question and its reference answer."""
-
-    name: str
-    prompt: str
-    answer: str
 
 
 def open_model(name: str) -> LlamaCppEngine:
@@ -111,48 +94,6 @@ def n_tokens(slm: LlamaCppEngine, e: Example) -> int:
     )
 
 
-def teacher_forced(
-    engine: LlamaCppEngine, prompt: str, ids: list[int], adapters: Sequence[Any] = ()
-) -> NDArray[np.float32]:
-    """Log-probabilities (T, V) before each of the answer's tokens."""
-    request = Request(id="record", messages=(Message(role="user", content=prompt),))
-    head = chat_format(engine).encode(request)
-    session = engine.session(adapters, max_tokens=len(head) + len(ids)).result()
-    try:
-        first_V = session.feed(head)
-        rest = [session.feed(ids[:-1], every=True)] if len(ids) > 1 else []
-        return np.concatenate([first_V[None, :], *rest])
-    finally:
-        session.close()
-
-
-def advices(
-    engine: LlamaCppEngine, ids: list[int], log_p_TV: NDArray[np.float32]
-) -> tuple[Advice, ...]:
-    """The cloud's best tokens where its own tokens begin, as its service would send them."""
-    starts = [0, *accumulate(len(engine.token_bytes(t)) for t in ids)]
-    eos = engine.info.eos_ids
-    out = []
-    for start, row_V in zip(starts, log_p_TV, strict=False):
-        some = np.argpartition(-row_V, TOP_K)[:TOP_K]
-        order = some[np.argsort(-row_V[some], kind="stable")].tolist()
-        found = [
-            Candidate(
-                data=b"" if t in eos else engine.token_bytes(t),
-                log_prob=float(row_V[t]),
-                end=t in eos,
-            )
-            for t in order
-        ]
-        out.append(
-            Advice(
-                offset_bytes=start,
-                candidates=tuple(c for c in found if c.end or c.data),
-            )
-        )
-    return tuple(out)
-
-
 class Recorder:
     """Both engines, and the adapters to record with."""
 
@@ -164,42 +105,18 @@ class Recorder:
         self, chosen: list[Item], out: Path, adapter: dict[str, LlamaAdapter], facts: dict[str, Any]
     ) -> None:
         """Record `chosen` on the base, and again under the matching adapter, into two files."""
-        base, adapted, began = [], [], time.perf_counter()
+        plain, under, began = [], [], time.perf_counter()
         for n, item in enumerate(chosen):
-            base.append(self._spoken(item))
+            plain.append(both(self.slm, self.llm, item))
             if item.name in adapter:
-                adapted.append(self._under(item, base[-1], adapter[item.name]))
+                under.append(adapted(self.slm, item, plain[-1], adapter[item.name]))
             print(
                 f"{out.name} {n + 1}/{len(chosen)} {time.perf_counter() - began:.0f} s", flush=True
             )
-        self._save(base, out.with_suffix(".npz"), facts | {"adapter": ""})
-        if adapted:
+        self._save(plain, out.with_suffix(".npz"), facts | {"adapter": ""})
+        if under:
             path = out.with_name(f"{out.name}-adapter.npz")
-            self._save(adapted, path, facts | {"adapter": "matching"})
-
-    def _spoken(self, item: Item) -> Spoken:
-        ids, cloud_ids = self.slm.tokenize(item.answer), self.llm.tokenize(item.answer)
-        log_p_TV = teacher_forced(self.llm, item.prompt, cloud_ids)
-        return spoken(
-            name=item.name,
-            data=item.answer.encode(),
-            ids=ids,
-            log_q_TV=teacher_forced(self.slm, item.prompt, ids),
-            advices=advices(self.llm, cloud_ids, log_p_TV),
-            llm_log_prob=float(
-                log_p_TV[np.arange(len(cloud_ids)), cloud_ids].astype(np.float64).sum()
-            ),
-        )
-
-    def _under(self, item: Item, base: Spoken, adapter: LlamaAdapter) -> Spoken:
-        return spoken(
-            name=item.name,
-            data=base.data,
-            ids=base.ids,
-            log_q_TV=teacher_forced(self.slm, item.prompt, list(base.ids), [(adapter, 1.0)]),
-            advices=base.advices,
-            llm_log_prob=base.llm_log_prob,
-        )
+            self._save(under, path, facts | {"adapter": "matching"})
 
     def _save(self, answers: list[Spoken], path: Path, facts: dict[str, Any]) -> None:
         made = record(
