@@ -245,6 +245,47 @@ def test_what_came_before_a_cut_is_told_even_if_the_draft_goes_further() -> None
     run_virtual(main())
 
 
+def test_b40_a_stream_that_was_cut_goes_on_where_the_endpoint_can_continue() -> None:
+    class CutOnce(Upstream):
+        def __call__(self, request: httpx.Request) -> httpx.Response:
+            response = super().__call__(request)
+            if len(self.sent) == 1:
+                return httpx.Response(200, content=token("It") + token(" is"))
+            return response
+
+    async def main(continues: str) -> int:
+        upstream = CutOnce({"": [], "It is": [" cold", " here"]})
+        async with upstream.cloud(continues).open(REQUEST) as advise:
+            assert said(await advise(final(""))) == b"It is"
+            if continues == "no":
+                with pytest.raises(CloudFailed, match="cut before its end"):
+                    await advise(final("It is"))
+            else:
+                assert said(await advise(final("It is"))) == b" cold here"
+        return len(upstream.sent)
+
+    assert run_virtual(main("no")) == 1
+    assert run_virtual(main("prefill")) == 2
+
+
+def test_a_dead_endpoint_is_tried_again_once_a_question() -> None:
+    class Dead(Upstream):
+        def __call__(self, request: httpx.Request) -> httpx.Response:
+            self.sent.append(request)
+            return httpx.Response(200, content=token("It") if len(self.sent) == 1 else b"")
+
+    async def main() -> None:
+        upstream = Dead({})
+        async with upstream.cloud().open(REQUEST) as advise:
+            assert said(await advise(final(""))) == b"It"
+            for n in range(3):
+                with pytest.raises(CloudFailed, match="cut before its end"):
+                    await advise(final("It" + n * "y"))
+        assert len(upstream.sent) == 4
+
+    run_virtual(main())
+
+
 async def test_a_real_server_continues_a_corrected_answer() -> None:
     answer = "It is white and warm."
     engine = ScriptedEngine(answers={"snow": answer})

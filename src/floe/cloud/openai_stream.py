@@ -34,8 +34,9 @@ class OpenAICloud:
 
     `continues` says how the endpoint goes on from an answer that was corrected: "no" (OpenAI),
     "vllm" (continue_final_message) or "prefill" (llama-server: a last message of the assistant's).
-    Then the answer so far is sent when it has left the cloud's own text, at most `max_restarts`
-    times an answer, and only for a question that says its answer is final (`ahead_bytes`).
+    Then the answer so far is sent when it has left the cloud's own text or the stream has broken,
+    at most `max_restarts` times an answer, and only for a question that says its answer is final
+    (`ahead_bytes`).
     """
 
     def __init__(
@@ -197,18 +198,28 @@ class _Conversation:
     async def advise(self, question: Question) -> tuple[Advice, ...]:
         """Advice at the answer's end, inside the draft, and ahead if that was asked for."""
         reader = self._reader or self._start(Story())
-        found = await self._story.about(question, reader)
+        may_restart = self._may_restart(question)
+        try:
+            found = await self._story.about(question, reader)
+        except CloudFailed:
+            if not may_restart:
+                raise
+            found = None
         if found is not None:
             return found
         if question.ahead_bytes or self._story.is_far_from(question.answer):
             self._stop()  # else the answer may be a guess of the asker's, to be undone
-        may = question.ahead_bytes and self._restarts_left
-        if not may or not _may_be_continued(question.answer):
+        if not may_restart:
             return ()
         self._restarts_left -= 1
         self._tally.restarted += 1
         reader = self._start(Story(base=question.answer))
         return await self._story.about(question, reader) or ()
+
+    def _may_restart(self, question: Question) -> bool:
+        """Whether the endpoint may be asked to go on from this answer, which is final."""
+        allowed = question.ahead_bytes > 0 and self._restarts_left > 0
+        return allowed and _may_be_continued(question.answer)
 
     async def close(self) -> None:
         """End the stream and wait until it is gone."""
