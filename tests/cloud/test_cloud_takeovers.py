@@ -10,7 +10,8 @@ import pytest
 from floe.core.token import Draw
 from floe.fusion.generate import Fuser
 from floe.testing import takeovers as matrix
-from floe.testing.takeovers import CLIENTS, FAULTS, FUSERS, takeovers
+from floe.testing.broken_network import FAULTS, Network
+from floe.testing.takeovers import CLIENTS, FUSERS, takeovers
 from floe.testing.virtual_time import run_virtual
 
 N_TOKENS = 10
@@ -78,7 +79,7 @@ def test_the_matrix_sees_a_fuser_that_repeats_or_loses(
 
 
 def drawn(
-    client: str, fuser: str, temperature: float, network: matrix.Network, n_tokens: int = N_TOKENS
+    client: str, fuser: str, temperature: float, network: Network, n_tokens: int = N_TOKENS
 ) -> list[Draw]:
     bench = matrix._Bench(client, fuser, n_tokens=n_tokens, temperature=temperature)
     bench._network = network
@@ -92,7 +93,7 @@ def test_over_http_checking_drafts_gives_the_answer_of_asking_place_by_place(
 ) -> None:
     for fault, at_bytes in [(None, 0), ("cut", 20), ("reset", 9), ("malformed event", 12)]:
         checked, asked = (
-            drawn(client, fuser, temperature, matrix.Network(fault, at_bytes=at_bytes))
+            drawn(client, fuser, temperature, Network(matrix._advice, fault, at_bytes=at_bytes))
             for fuser in ("cloud drafts", "token by token")
         )
         assert [d.id for d in checked] == [d.id for d in asked]
@@ -101,7 +102,7 @@ def test_over_http_checking_drafts_gives_the_answer_of_asking_place_by_place(
 
 def test_a_stream_that_can_be_continued_serves_more_of_the_answer() -> None:
     def fused(client: str) -> int:
-        draws = drawn(client, "cloud drafts", 1.3, matrix.Network(None, at_bytes=0), 30)
+        draws = drawn(client, "cloud drafts", 1.3, Network(matrix._advice), 30)
         return sum(d.origin != "edge" for d in draws)
 
     assert fused("vllm") > fused("openai")

@@ -237,11 +237,8 @@ class Endpoint:
                 is_passing=not isinstance(error, httpx.TimeoutException),
             ) from error
         except BaseException:  # given up by the asker, or a bug of ours
-            is_good = began and is_stream
-            if not is_good and (_now_s() - sent_s) * 1000 >= within_ms:
-                leave.failed()
-            else:
-                leave.released()
+            is_late = (_now_s() - sent_s) * 1000 >= within_ms
+            (leave.failed if is_late and not (began and is_stream) else leave.released)()
             raise
         else:
             leave.succeeded()

@@ -6,22 +6,15 @@ that breaks on purpose, in virtual time. `takeovers` returns counts for a test o
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import httpx
 import numpy as np
 
-from floe.answer import Adapters, Cloud, Fuse, Parts, answer
-from floe.cloud.client import record_nothing
-from floe.cloud.logits import LogitCloud
-from floe.cloud.openai_stream import OpenAICloud
-from floe.cloud.wire import LogitResponse, dump_response, parse_request
+from floe.answer import Adapters, Fuse, Parts, answer
 from floe.core.advice import Advice, Candidate
 from floe.core.request import Message, Request, Sampling
 from floe.core.route import Route
@@ -31,23 +24,15 @@ from floe.fusion.align import Alignment
 from floe.fusion.cloud_drafts import CloudDraftsFuser
 from floe.fusion.generate import Fuser
 from floe.fusion.speculate import Limits, SpeculativeFuser
+from floe.testing.broken_network import BUDGET_MS, FAULTS, FIRST_BUDGET_MS, Fault, Network
 from floe.testing.scripted_engine import ScriptedEngine
 from floe.testing.virtual_time import run_virtual
 
-Fault = Literal[
-    "cut", "stall", "reset", "garbage", "malformed event", "wrong key", "429", "500", "slow loris"
-]
-FAULTS: tuple[Fault, ...] = (
-    *("cut", "stall", "reset", "garbage", "malformed event"),
-    *("wrong key", "429", "500", "slow loris"),
-)
 CLIENTS: tuple[str, ...] = ("floe", "openai", "vllm")
 FUSERS: tuple[str, ...] = ("token by token", "speculative", "cloud drafts")
-_STATUS: dict[str, int] = {"wrong key": 401, "429": 429, "500": 500}
 _ALLOW = Verdict(action="allow", reason="nothing found")
 _ANSWER = "It is white and cold, and the 42 in it is an ant that went there in the end."
-_BUDGET_MS, _FIRST_BUDGET_MS, _ROUND_TRIP_S, _WEIGHT = 50.0, 200.0, 0.02, 0.4
-_BROKEN = b'data: {"choices": [{"delta": {"conte\n\n'
+_WEIGHT = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +102,13 @@ class _Bench:
         sampling = Sampling(max_tokens=n_tokens, temperature=temperature, seed=5)
         messages = (Message(role="user", content="Tell me about snow"),)
         self._request = Request(id="r", messages=messages, sampling=sampling)
-        self._network = Network(None, at_bytes=0)
+        self._network = Network(_advice)
         drawn, _, _ = run_virtual(self._answer())
         self.offsets = [sum(len(d.data) for d in drawn[:i]) for i in range(n_tokens)]
 
     def run(self, fault: Fault, place: int) -> _Case:
         """One answer in which `fault` begins where its token number `place` would be scored."""
-        self._network = Network(fault, at_bytes=self.offsets[place])
+        self._network = Network(_advice, fault, at_bytes=self.offsets[place])
         drawn, events, fed = run_virtual(self._answer())
         wanted = [d.id for d in drawn][:-1]
         wrong = sum(a != b for a, b in zip(fed, wanted, strict=False))
@@ -250,137 +235,13 @@ def _fuser(name: str, engine: ScriptedEngine) -> Fuse:
         "token_bytes": engine.token_bytes,
     }
     if name == "token by token":
-        return Fuser(budget_ms=_BUDGET_MS, first_budget_ms=_FIRST_BUDGET_MS, **common)
-    limits = Limits(budget_ms=_BUDGET_MS, first_budget_ms=_FIRST_BUDGET_MS)
+        return Fuser(budget_ms=BUDGET_MS, first_budget_ms=FIRST_BUDGET_MS, **common)
+    limits = Limits(budget_ms=BUDGET_MS, first_budget_ms=FIRST_BUDGET_MS)
     if name == "speculative":
         return SpeculativeFuser(limits=limits, **common)
     return CloudDraftsFuser(
         limits=limits, tokenize=lambda data: engine.tokenize(data.decode("latin-1")), **common
     )
-
-
-# --- the network
-
-
-class Network(httpx.AsyncBaseTransport):
-    """Both kinds of service in one, well until a question reaches `at_bytes` of the answer.
-
-    From then on every answer has the fault, except a malformed event, which comes once.
-    """
-
-    def __init__(self, fault: Fault | None, *, at_bytes: int) -> None:
-        self.fault, self._at_bytes = fault, at_bytes
-        self._is_broken = False
-
-    def cloud(self, client: str) -> Cloud:
-        """A client whose requests go through this network."""
-        transport = httpx.AsyncClient(transport=self)
-        if client == "floe":
-            return LogitCloud(
-                url="https://cloud.example",
-                budget_ms=_BUDGET_MS,
-                first_budget_ms=_FIRST_BUDGET_MS,
-                on_send=record_nothing,
-                client=transport,
-            )
-        return OpenAICloud(
-            url="https://cloud.example",
-            model="m",
-            budget_ms=_BUDGET_MS,
-            first_budget_ms=_FIRST_BUDGET_MS,
-            continues="vllm" if client == "vllm" else "no",
-            on_send=record_nothing,
-            client=transport,
-        )
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """An answer after one round trip, good or bad."""
-        await asyncio.sleep(_ROUND_TRIP_S)
-        timeout_s = float(request.extensions["timeout"]["read"])
-        if request.url.path.endswith("/v1/logits"):
-            return await self._scored(request.content, timeout_s)
-        status = _STATUS.get(self.fault or "")
-        if status is not None and (self._is_broken or not self._at_bytes):
-            return httpx.Response(status)
-        last = json.loads(request.content)["messages"][-1]
-        begun = last["content"].encode() if last["role"] == "assistant" else b""
-        return httpx.Response(200, stream=_Pieces(self._told(begun, timeout_s)))
-
-    async def _scored(self, body: bytes, timeout_s: float) -> httpx.Response:
-        asked = parse_request(body)
-        start, whole = len(asked.answer), asked.answer + asked.draft
-        self._is_broken = self._is_broken or len(whole) >= self._at_bytes
-        places = [start, *(end for end in asked.ends if end > start)]
-        response = LogitResponse(
-            model="m", tokenizer_digest="", positions=tuple(map(_advice, _cut(whole, places)))
-        )
-        good = dump_response(response)
-        if self.fault is None or not self._is_broken:
-            return httpx.Response(200, content=good)
-        status = _STATUS.get(self.fault)
-        if status is not None:
-            return httpx.Response(status)
-        if self.fault == "malformed event":
-            return httpx.Response(200, content=good.replace(b"positions", b"position"))
-        return httpx.Response(200, stream=_Pieces(_fail(self.fault, good, timeout_s)))
-
-    async def _told(self, text: bytes, timeout_s: float) -> AsyncIterator[bytes]:
-        """The cloud's own answer from `text` on, event by event, until the fault."""
-        while True:
-            advice = _advice(text)
-            best = advice.candidates[0]
-            at_fault = self.fault is not None and len(text) >= self._at_bytes
-            if at_fault and not (self.fault == "malformed event" and self._is_broken):
-                self._is_broken = True
-                if self.fault == "malformed event":
-                    yield _BROKEN
-                elif self.fault in _STATUS:
-                    raise httpx.ReadError("reset")
-                elif self.fault is not None:
-                    async for piece in _fail(self.fault, _event(advice), timeout_s):
-                        yield piece
-                    return
-            yield _event(advice)
-            text += best.data
-            await asyncio.sleep(0.002)
-            if best.end:
-                return
-
-
-async def _fail(fault: Fault, good: bytes, timeout_s: float) -> AsyncIterator[bytes]:
-    """What comes in place of `good`."""
-    if fault == "garbage":
-        yield bytes(range(256)) * 4 + b"\n"
-        return
-    if fault == "slow loris":
-        for byte in good:
-            await asyncio.sleep(0.9 * timeout_s)
-            yield bytes([byte])
-        return
-    yield good[: len(good) // 2]
-    if fault == "stall":
-        await asyncio.sleep(timeout_s)
-        raise httpx.ReadTimeout("stall")
-    if fault == "reset":
-        raise httpx.ReadError("reset")
-
-
-class _Pieces(httpx.AsyncByteStream):
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._pieces:
-            yield piece
-
-    async def aclose(self) -> None:
-        close: Callable[[], Any] | None = getattr(self._pieces, "aclose", None)
-        if close is not None:
-            await close()
-
-
-def _cut(whole: bytes, places: Sequence[int]) -> Iterator[bytes]:
-    return (whole[:place] for place in places)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -398,13 +259,3 @@ def _advice(text: bytes) -> Advice:
         if engine.token_bytes(i)
     )
     return Advice(offset_bytes=len(text), candidates=candidates)
-
-
-def _event(advice: Advice) -> bytes:
-    top = [
-        {"token": c.data.decode("latin-1"), "logprob": c.log_prob, "bytes": list(c.data)}
-        for c in advice.candidates
-    ]
-    content = [{**top[0], "top_logprobs": top}]
-    choice = {"index": 0, "delta": {"content": top[0]["token"]}, "logprobs": {"content": content}}
-    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
