@@ -163,7 +163,7 @@ class _Stream:
         self._limits, self._max_tokens = limits, max_tokens
         self._drafting, self._advise = drafting, advise
         self._edge: asyncio.Future[FloatArray] | None = first
-        self._edge_started_s = self._released_s = self._now()
+        self._edge_started_s = self._released_s = self._answered_s = self._now()
         self._undo: tuple[int, int] | None = None
         self._drafts: deque[_Drafted] = deque()
         self._questions: list[_Question] = []
@@ -201,10 +201,15 @@ class _Stream:
         return True
 
     def _give_up_on_overdue(self) -> None:
-        """Wait no more for questions that take twice the usual time; nothing is usual at first."""
+        """Wait no more for questions that take twice the usual time; nothing is usual at first.
+
+        When nothing at all was answered for so long, the cloud is away, and so are all questions.
+        """
+        oldest_s = min((q.sent_s for q in self._questions), default=self._now())
+        silent_s = self._now() - max(self._answered_s, oldest_s)
         for question in self._questions:
-            waited_ms = (self._now() - question.sent_s) * 1000
-            question.late = question.late or waited_ms >= 2 * self._pace.answer_ms
+            waited_s = max(silent_s, self._now() - question.sent_s)
+            question.late = question.late or waited_s * 1000 >= 2 * self._pace.answer_ms
 
     def _may_ask(self) -> bool:
         return self._advise is not None and self._failures < FAILURES_TO_STOP
@@ -360,7 +365,7 @@ class _Stream:
         except CloudFailed:
             self._failures += 1
         else:
-            self._failures = 0
+            self._failures, self._answered_s = 0, self._now()
             answer_ms = (self._now() - question.sent_s) * 1000
             self._pace.answered(answer_ms, is_first=self._is_first_answer)
             self._is_first_answer = False
