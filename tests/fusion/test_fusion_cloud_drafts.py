@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ from floe.core.token import Draw
 from floe.fusion.align import Alignment
 from floe.fusion.cloud_drafts import CloudDraftsFuser
 from floe.fusion.speculate import Limits
+from floe.fusion.weigh import Seen, Weigh
 from floe.testing.scripted_engine import ScriptedEngine
 from floe.testing.virtual_time import run_virtual
 
@@ -44,7 +46,7 @@ def tokenize(data: bytes) -> list[int]:
 
 
 def drafts(
-    weight: float = 0.5,
+    weight: float | Weigh = 0.5,
     budget_ms: float = SLOW_MS,
     first_budget_ms: float = SLOW_MS,
     edge: ScriptedEngine = EDGE,
@@ -179,8 +181,13 @@ def same(a: list[Draw], b: list[Draw]) -> None:
     assert [d.log_prob for d in a] == pytest.approx([d.log_prob for d in b], abs=1e-5)
 
 
+def as_sure(seen: Seen) -> float:
+    """The SLM's share where it is sure."""
+    return float(np.exp(seen.log_q_V.max()))
+
+
 @given(
-    weight=st.sampled_from([0.0, 0.2, 0.5, 0.9]),
+    weight=st.sampled_from([0.0, 0.2, 0.5, 0.9, as_sure]),
     temperature=st.sampled_from([0.0, 0.5, 1.0]),
     top_p=st.sampled_from([1.0, 0.8]),
     seed=st.integers(0, 2**32),
@@ -193,7 +200,7 @@ def same(a: list[Draw], b: list[Draw]) -> None:
 )
 @settings(max_examples=80, deadline=None)
 def test_it_equals_token_by_token_fusion(
-    weight: float,
+    weight: float | Weigh,
     temperature: float,
     top_p: float,
     seed: int,
