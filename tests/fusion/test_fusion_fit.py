@@ -32,6 +32,7 @@ from floe.fusion.features import NAMES
 from floe.fusion.fit import Settings, _cross_entropy, _held_out, _square, fit
 from floe.fusion.mix import mix
 from floe.fusion.predictor import oracle_shares, share
+from floe.fusion.quality import quality
 from floe.fusion.recording import load, record, save, spoken
 from floe.fusion.weights import Pair, find_weights, load_weights, save_weights, weights_name
 
@@ -181,6 +182,22 @@ def test_recordings_are_put_together_by_the_names_of_their_sets() -> None:
     assert bits_per_byte(both, -both.log_q_T) == pytest.approx(mean / both.bytes_I.sum())
 
 
+def test_quality_gives_every_figure_of_held_out_recordings(tmp_path: Path) -> None:
+    """What was asked of the gate stands beside what came out (bug-log B31)."""
+    learned = load_weights(saved(tmp_path), slm=PAIR.slm, slm_tokenizer="own")
+    save(recording(seed=5), tmp_path / "raw-held_out.npz")
+    save(recording(seed=6), tmp_path / "raw-held_out-adapter.npz")
+    found = quality(tmp_path, learned, cloud_share=0.4)
+    assert found["cloud_share_target"] == 0.4 and 0.0 <= found["cloud_share_quality"] <= 1.0
+    assert len(found["quality_curve"]) == 9 and found["quality_curve"][-1]["cloud_share"] == 1.0
+    for end in ("", "_gated", "_top20", "_adapter", "_fixed", "_entropy_rule", "_oracle"):
+        assert {f"gap_recovered{end}{s}" for s in ("", "_x", "_y")} <= found.keys()
+    assert found["quality_answers"] == 8
+    save(recording(seed=5, slm="t" * 64), tmp_path / "raw-held_out.npz")
+    with pytest.raises(BadRequest, match="is of another pair of models than the fusion weights"):
+        quality(tmp_path, learned)
+
+
 # --- recordings
 
 
@@ -273,7 +290,12 @@ def test_fit_learns_from_recordings_and_says_what_it_won(tmp_path: Path) -> None
     result = CliRunner().invoke(app, ["fit", str(tmp_path / "r.npz"), "--out", str(out), "--json"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert told["file"] == str(out) and told["answers"] == 40 and told["kept_here"] == 0
+    assert (
+        told["file"] == str(out)
+        and told["answers"] == 40
+        and told["texts"] == 20
+        and told["kept_here"] == 0
+    )
     assert len(told["data_sha256"]["r.npz"]) == 64
     assert load_weights(out, slm="s" * 64, slm_tokenizer="own").pair == PAIR
 

@@ -24,6 +24,7 @@ from floe.fusion.longer import (
     map_name,
     save_map,
 )
+from floe.fusion.weights import find_weights, load_weights
 from floe.testing.scripted_engine import ScriptedEngine
 
 LOG_Q_V = log_probs(np.random.default_rng(4), len(PIECES))
@@ -168,7 +169,9 @@ def test_b37_a_padded_vocabulary_is_the_same_one() -> None:
     assert p_V[:499] == pytest.approx(np.exp(log_p.astype(float)), rel=1e-4)
 
 
-def test_the_shipped_map_is_that_of_smollm2_and_qwen(slm_gguf: Path, cloud_gguf: Path) -> None:
+def test_the_shipped_map_and_weights_are_those_of_smollm2_and_qwen(
+    slm_gguf: Path, cloud_gguf: Path
+) -> None:
     from floe.engine.llamacpp import LlamaCppEngine
 
     slm = LlamaCppEngine(slm_gguf, threads=1, context_tokens=64, max_contexts=1)
@@ -188,6 +191,10 @@ def test_the_shipped_map_is_that_of_smollm2_and_qwen(slm_gguf: Path, cloud_gguf:
     finally:
         slm.close()
         llm.close()
+    weights = find_weights(Path("/none"), slm.info.digest)
+    assert weights is not None
+    learned = load_weights(weights, slm=slm.info.digest, slm_tokenizer=pair[0])
+    assert learned.pair.cloud_tokenizer == pair[1]
     assert shipped is not None and shipped.keys() == made.keys()
     assert all((shipped[k] == made[k]).all() for k in made)
     assert b"\n   " in joined and b"\n   " not in parted  # what it is for

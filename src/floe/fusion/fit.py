@@ -85,7 +85,10 @@ def fit(rows: Rows, groups_I: Sequence[str], settings: Settings | None = None) -
         gate=gate,
         quantiles=quantiles_of(gate(rows.edge_TE)),
         fixed_weight=fixed,
-        report=_report(rows, held_I, weights_T, fixed, s),
+        report={
+            "texts": len(set(groups_I)),
+            **_report(rows, held_I, weights_T, fixed, s),
+        },
     )
 
 
