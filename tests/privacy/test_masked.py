@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.answer import Adapters, Parts, answer
+from floe.answer import Adapters, Mask, Parts, answer
 from floe.answer import Cloud as AnyCloud
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
@@ -362,7 +362,9 @@ def prompted(engine: ScriptedEngine) -> Callable[[Sequence[Message], str | None]
     )
 
 
-async def live_request(kind: str, sent: Sent, policy: str = "balanced") -> list[Event]:
+async def live_request(
+    kind: str, sent: Sent, policy: str = "balanced", mask: Mask | None = for_cloud
+) -> list[Event]:
     """One request through `answer` with the real gate, fusers, clients and services."""
     small = ScriptedEngine(seed=1, answers={"letter": SAID}, ended=0.0)
     big = ScriptedEngine(seed=2, answers={"letter": CLOUD_SAYS}, ended=0.0)
@@ -405,7 +407,7 @@ async def live_request(kind: str, sent: Sent, policy: str = "balanced") -> list[
         fuse=CloudDraftsFuser(**fusing, tokenize=lambda data: small.tokenize(data.decode()))
         if kind == "openai"
         else SpeculativeFuser(**fusing),
-        mask=for_cloud,
+        mask=mask,
     )
     request = Request(
         id="r",
@@ -463,3 +465,10 @@ async def test_b20_strict_sends_nothing(kind: str) -> None:
     start = events[0]
     assert isinstance(start, Started)
     assert (start.verdict.action, start.cloud, sent.payloads) == ("local", "", [])
+
+
+async def test_without_a_mask_the_text_to_mask_stays_here() -> None:
+    sent = Sent()
+    start = (await live_request("another tokenizer", sent, mask=None))[0]
+    assert isinstance(start, Started)
+    assert (start.verdict.action, start.cloud, sent.payloads) == ("mask", "", [])

@@ -7,6 +7,8 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,12 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_service import ALLOW, LOCAL, MATHS, Script, draw, service_of
 
+from floe.core.config import Config, load_config
+from floe.core.errors import BadConfig
 from floe.core.request import AdapterScale, Budgets, Message, Request, Sampling
 from floe.core.route import Route, Share
 from floe.core.token import Event, Finished, Started, Token
 from floe.core.verdict import Verdict
 from floe.serving.app import build_app
 from floe.serving.hot_answers import HotAnswers, Judges
+from floe.serving.local import hot_answers
 
 MASK = Verdict(action="mask", reason="found PERSON; masked")
 BASE = Request(id="r1", messages=(Message(role="user", content="What is snow?"),))
@@ -333,3 +338,37 @@ async def test_over_http_streams_and_whole_answers_replay_the_same_text() -> Non
     assert text == first["choices"][0]["message"]["content"] == "Hello, world"
     assert {chunks[0]["floe"]["cached"], chunks[-1]["floe"]["cached"]} == {"exact"}
     assert len(world.script.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hot_answers_bytes = -1", r"serve.hot_answers_bytes must be 0 \(off\) or more"),
+        ("hot_answers_ttl_s = 0", "serve.hot_answers_ttl_s must be 1 or more"),
+        ("hot_answers_cosine = 1.1", r"serve.hot_answers_cosine must be between 0 \(off\) and 1"),
+    ],
+)
+def test_b23_wrong_settings_stop_the_start(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "floe.toml"
+    path.write_text(f"[serve]\n{text}\n", encoding="utf-8")
+    with pytest.raises(BadConfig, match=message):
+        load_config(path)
+
+
+async def test_the_configuration_decides_how_much_is_kept() -> None:
+    assert Config().serve.hot_answers_bytes == 0
+    serve = replace(Config().serve, hot_answers_bytes=10**5, hot_answers_cosine=0.9)
+    edge = SimpleNamespace(
+        config=replace(Config(), serve=serve),
+        gate=SimpleNamespace(inspect=lambda texts: ALLOW),
+        router=SimpleNamespace(choose=lambda request: MATHS),
+        parts=SimpleNamespace(encode=lambda request: [1, 2, 3]),
+        embedding=vector,
+        engine=SimpleNamespace(info=SimpleNamespace(digest="m")),
+    )
+    script = Script()
+    hot = hot_answers(edge, script.answer)  # type: ignore[arg-type]
+    assert [cached(await ask(hot, BASE)) for _ in "12"] == ["", "exact"]
+    near = await ask(hot, other("what is the snow?"))
+    assert isinstance(near[0], Started)
+    assert (near[0].cached, near[0].prompt_tokens) == ("semantic", 3)

@@ -6,18 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from scripted_service import Caller, Sent
 from test_life import CHAT, SAID, Edge, body, said
 
+from floe.core.advice import Advice, Drafting, Question
 from floe.core.deadline import Deadline
 from floe.core.errors import BadRequest, Busy
-from floe.core.request import Budgets, Request
-from floe.fusion.speculate import Limits
+from floe.core.request import Budgets, Request, Sampling
+from floe.fusion.align import Alignment
+from floe.fusion.cloud_drafts import CloudDraftsFuser
+from floe.fusion.speculate import Limits, SpeculativeFuser
 from floe.serving.ask import chat_ask, completion_ask
 from floe.serving.deadline import budgets_of, extension_of
+from floe.testing.scripted_engine import ScriptedEngine
 from floe.testing.virtual_time import run_virtual
 
 
@@ -60,6 +65,46 @@ def test_a_request_changes_the_limits_it_names_only() -> None:
         budget_ms=0, first_budget_ms=4000, questions=2
     )
     assert limits.within(Budgets(first_token_ms=9)).first_budget_ms == 9
+
+
+@pytest.mark.parametrize("kind", ["the SLM drafts", "the cloud drafts"])
+def test_tokens_wait_for_a_silent_cloud_as_long_as_the_request_says(kind: str) -> None:
+    engine = ScriptedEngine(seed=1, ended=0.0)
+    fusing: dict[str, Any] = {
+        "weight": 0.5,
+        "limits": Limits(budget_ms=60_000, first_budget_ms=60_000),
+        "alignment": Alignment(
+            token_bytes=[engine.token_bytes(i) for i in range(engine.info.n_vocab)],
+            eos_ids=engine.info.eos_ids,
+        ),
+        "eos_ids": engine.info.eos_ids,
+        "token_bytes": engine.token_bytes,
+    }
+    fuse = (
+        SpeculativeFuser(**fusing)
+        if kind == "the SLM drafts"
+        else CloudDraftsFuser(**fusing, tokenize=lambda data: engine.tokenize(data.decode()))
+    )
+
+    async def silent(_question: Question) -> tuple[Advice, ...]:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    async def first_token_s(budgets: Budgets) -> float:
+        request = Request(id="r", prompt="snow", sampling=Sampling(max_tokens=3), budgets=budgets)
+        session = engine.session().result()
+        drafting = Drafting(
+            step=lambda token: asyncio.wrap_future(session.submit([token])),
+            rollback=session.rollback,
+            feed_many=lambda tokens: asyncio.wrap_future(session.submit(tokens, every=True)),
+        )
+        first = asyncio.wrap_future(session.submit(engine.tokenize("snow")))
+        async with aclosing(fuse(request, first, drafting, silent)) as draws:
+            await anext(draws)
+            return asyncio.get_running_loop().time()
+
+    assert run_virtual(first_token_s(Budgets(first_token_ms=20))) == pytest.approx(0.02)
+    assert run_virtual(first_token_s(Budgets(token_ms=20))) == pytest.approx(60)
 
 
 async def ticking(n: int, every_s: float = 0.1) -> AsyncGenerator[int, None]:
