@@ -17,6 +17,7 @@ from floe.assemble import EMBEDDING, cpu_count, model_files
 from floe.core.config import ModelConfig, home
 from floe.core.errors import NotFound
 from floe.evaluation import decode, mixed
+from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import load_average, machine, today, versions
 from floe.evaluation.processes import environment
 from floe.evaluation.servers import floe_server
@@ -133,5 +134,9 @@ BENCHMARKS = {
     "decode": Benchmark(
         summary="speed and memory of the engine and the server beside bare llama.cpp, llama-server",
         run=decode_benchmark,
+    ),
+    "fusion": Benchmark(
+        summary="tokens of two models over an emulated network: speed, exactness, takeovers",
+        run=fusion_benchmark,
     ),
 }

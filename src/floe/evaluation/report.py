@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.files import atomic_write, safe_name
+from floe.evaluation.fusion_page import PLOTS
 
 Figures = Mapping[str, Any]
 
@@ -58,6 +59,30 @@ GOALS: Mapping[str, tuple[Goal, ...]] = {
         ),
         Goal(field="help_cpu_s", about="floe --help, CPU s", value=0.4, at_most=True),
         Goal(field="ready_cpu_s", about="server start to /ready, CPU s", value=3, at_most=True),
+    ),
+    "fusion": (
+        Goal(field="speedup_exact_rtt80", about="speed over token by token, 80 ms", value=2.5),
+        Goal(field="speedup_gated_rtt80", about="the same with the gate", value=3.2),
+        Goal(field="rate_vs_slm_rtt80", about="gated speed over the SLM alone", value=0.33),
+        Goal(
+            field="ttft_ratio_private", value=1.08, at_most=True,
+            about="first token of a private request over the bare SLM",
+        ),
+        Goal(
+            field="budget_violations", value=0.01, at_most=True,
+            about="tokens later than budget and one step",
+        ),
+        Goal(
+            field="e2e_ratio_dead", value=1.10, at_most=True,
+            about="whole answer, cloud black-holed, over the SLM alone",
+        ),
+        Goal(field="tv_exact", about="total variation", value=0.02, at_most=True),
+        Goal(field="gap_recovered", about="gap recovered, pooled", value=1.05),
+        Goal(field="gap_recovered_gsm8k", about="gap recovered, GSM8K", value=1.3),
+        Goal(field="gap_recovered_mbpp", about="gap recovered, MBPP", value=0.85),
+        Goal(field="gap_recovered_gated", about="gap recovered with the gate", value=0.8),
+        Goal(field="cloud_token_share", about="share of asked tokens", value=0.5, at_most=True),
+        Goal(field="takeovers", about="takeovers that went on", value=1.0),
     ),
 }  # fmt: skip
 CHARTS: Mapping[str, tuple[Chart, ...]] = {
@@ -158,6 +183,7 @@ def page(name: str, figures: Figures, *, command: str) -> str:
     title = f"floe bench {name}"
     goals = "".join(_goal_row(goal, figures) for goal in GOALS.get(name, ()))
     charts = "".join(_chart(chart, figures) for chart in CHARTS.get(name, ()))
+    charts += "".join(plot.svg(figures) for plot in PLOTS) if name == "fusion" else ""
     rows = "".join(
         f"<tr><td>{_text(key)}</td><td>{_text(shown(value))}</td></tr>"
         for key, value in figures.items()
