@@ -47,7 +47,6 @@ Say = Callable[[str], None]
 Figures = dict[str, Any]
 RTT_MS = 80
 RTTS_MS = (0, 20, 40, 80, 160)
-ANSWER_TOKENS = 192
 SEED = 11
 
 
@@ -59,21 +58,21 @@ class Plan:
     max_tokens: int
     repeats: int
     rtts_ms: tuple[int, ...]
-    shared: bool
     first_tokens: int
     stalled: int
     dead: int
+    answer_tokens: int
     positions: int
     seeds: int
 
 
 QUICK = Plan(
-    prompts=2, max_tokens=24, repeats=1, rtts_ms=(RTT_MS,), shared=True, first_tokens=8,
-    stalled=2, dead=3, positions=6, seeds=16,
+    prompts=2, max_tokens=24, repeats=1, rtts_ms=(RTT_MS,), first_tokens=8, stalled=2, dead=2,
+    answer_tokens=128, positions=4, seeds=12,
 )  # fmt: skip
 FULL = Plan(
-    prompts=5, max_tokens=64, repeats=3, rtts_ms=RTTS_MS, shared=True, first_tokens=40,
-    stalled=20, dead=6, positions=24, seeds=300,
+    prompts=3, max_tokens=48, repeats=3, rtts_ms=RTTS_MS, first_tokens=24, stalled=12, dead=4,
+    answer_tokens=256, positions=24, seeds=120,
 )  # fmt: skip
 
 
@@ -129,16 +128,15 @@ def _rates(pair: Pair, fuses: Fuses, plan: Plan, say: Say) -> Figures:
     """Tokens per second by side and round trip, medians over repeats of paired ratios."""
     sides = fuses.sides()
     pooled: dict[int, list[dict[str, Tally]]] = {rtt: [] for rtt in plan.rtts_ms}
-    shared: list[dict[str, Tally]] = []
     for repeat in range(plan.repeats):
         requests = _requests(plan, repeat)
         say(f"rates, repeat {repeat + 1} of {plan.repeats}")
         in_held_time(partial(warm, pair, sides, requests))
-        for rtt_ms in plan.rtts_ms:
-            some = requests if rtt_ms == RTT_MS else requests[: len(requests) // 2]
-            pooled[rtt_ms].append(_tallied(pair, sides, some, rtt_ms, shared=False))
-        if plan.shared and repeat == 0:
-            shared.append(_tallied(pair, sides, requests[:2], RTT_MS, shared=True))
+        pooled[RTT_MS].append(_tallied(pair, sides, requests, RTT_MS, shared=False))
+        for rtt_ms in plan.rtts_ms if repeat == 0 else ():
+            if rtt_ms != RTT_MS:
+                pooled[rtt_ms].append(_tallied(pair, sides, requests[:4], rtt_ms, shared=False))
+    shared = [_tallied(pair, sides, _requests(plan, 0)[:2], RTT_MS, shared=True)]
     out: Figures = {}
     for rtt_ms, tallies in pooled.items():
         out |= _speeds(tallies, f"_rtt{rtt_ms}")
@@ -241,11 +239,11 @@ def _ends(pair: Pair, fuses: Fuses, plan: Plan, say: Say) -> Figures:
         lambda: late_share(pair, fuses.bounded, requests, budget_ms=budget_ms, step_ms=step_ms)
     )
     longer = [
-        asked(PROMPTS[-1], max_tokens=ANSWER_TOKENS, temperature=0.7, seed=SEED + n)
+        asked(PROMPTS[-1], max_tokens=plan.answer_tokens, temperature=0.7, seed=SEED + n)
         for n in range(plan.dead)
     ]
     dead = in_held_time(lambda: dead_ratios(pair, fuses.bounded, fuses.hasty, longer))
-    midway = in_held_time(lambda: dead_midway(pair, fuses.bounded, longer[:2]))
+    midway = in_held_time(lambda: dead_midway(pair, fuses.bounded, longer[:-1]))
     later = [d / a for d, a in zip(dead["later"], dead["later_alone"], strict=True)]
     found = in_held_time(
         lambda: takeovers(
