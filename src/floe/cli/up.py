@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from floe.assemble import Edge
-    from floe.core.config import Config, Secrets
+    from floe.core.config import Config, FusionConfig, Secrets
 
+STAND_IN_BUDGET_MS, STAND_IN_FIRST_BUDGET_MS = 2_000, 30_000
 EXAMPLES = {
     "private": (
         "I am Maria Keller, my card is 4111 1111 1111 1111 and my mail is maria.keller@example.org."
@@ -88,11 +89,22 @@ def _with_cloud(
     # Two models share the cores: more threads than cores make each of them far slower.
     threads = settings.model.threads or max(cpu_count() // 2, 1)
     service = stack.enter_context(stand_in(name, threads=threads))
-    cloud = dataclasses.replace(settings.cloud, kind="floe", url=service.url)
     settings = dataclasses.replace(
-        settings, cloud=cloud, model=dataclasses.replace(settings.model, threads=threads)
+        settings,
+        cloud=dataclasses.replace(settings.cloud, kind="floe", url=service.url),
+        model=dataclasses.replace(settings.model, threads=threads),
+        fusion=_with_patience(settings.fusion),
     )
     return settings, dataclasses.replace(keys, cloud_key=service.key), pulled.name
+
+
+def _with_patience(fusion: FusionConfig) -> FusionConfig:
+    """Budgets for a stand-in, which computes on the very cores the SLM needs."""
+    return dataclasses.replace(
+        fusion,
+        budget_ms=max(fusion.budget_ms, STAND_IN_BUDGET_MS),
+        first_budget_ms=max(fusion.first_budget_ms, STAND_IN_FIRST_BUDGET_MS),
+    )
 
 
 def _prepare_ner(folder: Path) -> None:

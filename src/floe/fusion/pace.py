@@ -17,7 +17,7 @@ class Pace:
 
     def __init__(self, *, budget_ms: float) -> None:
         self._budget_ms = budget_ms
-        self.step_ms = self.answer_ms = 0.0
+        self.step_ms = self.answer_ms = self._first_answer_ms = 0.0
         self.kept_share = 0.8
         self.question_places = _FIRST_PLACES
 
@@ -28,12 +28,18 @@ class Pace:
     def answered(self, answer_ms: float, *, is_first: bool = False) -> None:
         """A question took this long from sending to answer; the first one reads the prompt."""
         if is_first:
+            self._first_answer_ms = answer_ms
             return
         self.answer_ms = _mean(self.answer_ms, answer_ms)
         if answer_ms > self._budget_ms:
             self.question_places = max(1, self.question_places // 2)
         elif answer_ms < self._budget_ms / 2:
             self.question_places = min(_MOST_PLACES, self.question_places + 1)
+
+    @property
+    def usual_answer_ms(self) -> float:
+        """What an answer takes, as far as is known; 0 before the first."""
+        return self.answer_ms or self._first_answer_ms
 
     def released(self, *, kept: bool) -> None:
         """A draft was kept, or corrected."""

@@ -209,7 +209,7 @@ class _Stream:
         silent_s = self._now() - max(self._answered_s, oldest_s)
         for question in self._questions:
             waited_s = max(silent_s, self._now() - question.sent_s)
-            question.late = question.late or waited_s * 1000 >= 2 * self._pace.answer_ms
+            question.late = question.late or waited_s * 1000 >= 2 * self._pace.usual_answer_ms
 
     def _may_ask(self) -> bool:
         return self._advise is not None and self._failures < FAILURES_TO_STOP
@@ -366,9 +366,10 @@ class _Stream:
             self._failures += 1
         else:
             self._failures, self._answered_s = 0, self._now()
-            answer_ms = (self._now() - question.sent_s) * 1000
-            self._pace.answered(answer_ms, is_first=self._is_first_answer)
-            self._is_first_answer = False
+            if found:  # an empty answer may come from a guard and says nothing of the network
+                answer_ms = (self._now() - question.sent_s) * 1000
+                self._pace.answered(answer_ms, is_first=self._is_first_answer)
+                self._is_first_answer = False
             self._known.update((a.offset_bytes, a) for a in found)
 
     async def close(self) -> None:
