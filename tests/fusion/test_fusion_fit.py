@@ -13,9 +13,11 @@ import pytest
 from fusion_rows import EOS, PIECES, recording, rows
 from typer.testing import CliRunner
 
+from floe.assemble import FUSION, open_weights
 from floe.cli.fusion import app
 from floe.cli.fusion_text import cloud_log_prob, read_pairs
 from floe.core.advice import Advice, Candidate
+from floe.core.config import Config, FusionConfig
 from floe.core.errors import BadConfig, BadRequest
 from floe.fusion.align import Alignment
 from floe.fusion.evaluate import (
@@ -34,7 +36,7 @@ from floe.fusion.mix import mix
 from floe.fusion.predictor import oracle_shares, share
 from floe.fusion.quality import quality
 from floe.fusion.recording import load, record, save, spoken
-from floe.fusion.weights import Pair, find_weights, load_weights, save_weights, weights_name
+from floe.fusion.weights import Pair, find_weights, load_weights, save_weights, weights_namefrom floe.testing.scripted_engine import ScriptedEngine
 
 ROWS = rows()
 GROUPS = [str(i) for i in range(30)]
@@ -279,6 +281,26 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for name in ("w.json", "none.json"):
         with pytest.raises(BadConfig, match=r"cannot read fusion weights from .*floe fusion fit"):
             load_weights(tmp_path / name, slm="s", slm_tokenizer="own")
+
+
+def test_a_start_takes_the_file_that_fits_and_says_when_there_is_none(tmp_path: Path) -> None:
+    engine: Any = ScriptedEngine()
+    info = engine.info
+
+    def opened(**fusion: Any) -> Any:
+        return open_weights(Config(fusion=FusionConfig(**fusion)), engine, home=tmp_path)
+
+    assert opened() is None
+    with pytest.raises(BadConfig, match=r"fusion\.cloud_share needs a learned gate.*floe fusion fit"):
+        opened(cloud_share=0.4)
+    mine = Pair(slm=info.digest, slm_tokenizer=info.tokenizer_digest, cloud_tokenizer="other")
+    path = tmp_path / FUSION / weights_name(info.digest)
+    save_weights(FITTED, path, pair=mine, facts={})
+    assert opened(cloud_share=0.4).gate.cloud_share == 0.4
+    elsewhere = tmp_path / "elsewhere.json"
+    save_weights(FITTED, elsewhere, pair=PAIR, facts={})
+    with pytest.raises(BadConfig, match="were learned for another SLM"):
+        opened(weights=str(elsewhere))
 
 
 # --- the command
