@@ -36,7 +36,8 @@ from floe.fusion.mix import mix
 from floe.fusion.predictor import oracle_shares, share
 from floe.fusion.quality import quality
 from floe.fusion.recording import load, record, save, spoken
-from floe.fusion.weights import Pair, find_weights, load_weights, save_weights, weights_namefrom floe.testing.scripted_engine import ScriptedEngine
+from floe.fusion.weights import Pair, find_weights, load_weights, save_weights, weights_name
+from floe.testing.scripted_engine import ScriptedEngine
 
 ROWS = rows()
 GROUPS = [str(i) for i in range(30)]
@@ -291,7 +292,7 @@ def test_a_start_takes_the_file_that_fits_and_says_when_there_is_none(tmp_path: 
         return open_weights(Config(fusion=FusionConfig(**fusion)), engine, home=tmp_path)
 
     assert opened() is None
-    with pytest.raises(BadConfig, match=r"fusion\.cloud_share needs a learned gate.*floe fusion fit"):
+    with pytest.raises(BadConfig, match=r"cloud_share needs a learned gate.*floe fusion fit"):
         opened(cloud_share=0.4)
     mine = Pair(slm=info.digest, slm_tokenizer=info.tokenizer_digest, cloud_tokenizer="other")
     path = tmp_path / FUSION / weights_name(info.digest)
