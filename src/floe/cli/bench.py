@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +34,9 @@ def bench(
             print(f"{known:<12} {benchmark.summary}")
         return
     figures = run_benchmark(name, full=full, say=say)
+    if name == "fusion":
+        say("every fault at every token, for every client")
+        figures |= _faults()
     if json_to == "-":
         print(json.dumps(figures))
     elif json_to is not None:
@@ -41,3 +45,17 @@ def bench(
         print_figures(figures)
     if report is not None:
         say(f"wrote {write_page(name, figures, report)}")
+
+
+def _faults() -> dict[str, Any]:
+    """Counts of `floe.testing.takeovers`, which a benchmark cannot reach itself."""
+    from floe.testing.takeovers import takeovers
+
+    logging.getLogger("floe").setLevel(logging.CRITICAL)  # each fault would be reported
+    found = takeovers()
+    return {
+        "takeovers": found.continued / found.cases,
+        "takeovers_cases": found.cases,
+        "takeovers_repeats": found.repeats,
+        "takeovers_gaps": found.gaps,
+    }

@@ -263,8 +263,8 @@ def _ends(pair: Pair, fuses: Fuses, plan: Plan, say: Say) -> Figures:
         "e2e_ratio_dead_first": dead["first"][0] / dead["first_alone"][0],
         "e2e_ratio_dead_midway": _median(midway),
         "dead_requests": plan.dead,
-        "takeovers": found.continued / found.tried,
-        "takeovers_tried": found.tried,
+        "takeovers_real_pair": found.continued / found.tried,
+        "takeovers_real_pair_tried": found.tried,
     }
 
 
