@@ -14,12 +14,14 @@ from floe.core.advice import Question
 from floe.core.request import Request
 from floe.core.token import Draw
 from floe.evaluation import fusion_parts
+from floe.evaluation.fusion_bench import FIELDS
 from floe.evaluation.fusion_cloud import CloudRecord, HeldLoop, Traffic, replayed
 from floe.evaluation.fusion_page import Lines
 from floe.evaluation.fusion_quality import quality_figures
 from floe.evaluation.fusion_runs import Pair, Streamed, asked, stream
 from floe.evaluation.fusion_takeovers import ENDS, ending, takeovers
 from floe.evaluation.netem import Network
+from floe.evaluation.report import GOALS
 from floe.fusion.align import Alignment
 from floe.fusion.generate import Fuser
 from floe.fusion.speculate import Limits, SpeculativeFuser
@@ -222,3 +224,8 @@ def test_lines_leave_out_what_was_not_measured() -> None:
 
 def test_without_learned_weights_there_are_no_figures_of_quality() -> None:
     assert quality_figures(None, cloud_share=0.5) == {}
+
+
+def test_every_goal_is_a_field_that_is_null_until_measured() -> None:
+    assert {goal.field for goal in GOALS["fusion"]} <= set(FIELDS)
+    assert all(field in FIELDS for field in ("bytes_per_token_up", "bytes_per_token_down"))
