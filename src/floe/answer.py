@@ -129,19 +129,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             cloud=cloud.name if cloud is not None and advise is not None else "",
         )
 
-        def step(token: int) -> asyncio.Future[FloatArray]:
-            return wrap_future(session.submit([token]))
-
-        def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
-            return wrap_future(session.submit(tokens, every=True))
-
-        drafting = Drafting(
-            step=step,
-            rollback=session.rollback,
-            feed_many=feed_many,
-            route_confidence=min(1.0, max((s.weight for s in route.shares), default=0.0)),
-            masked=verdict.action == "mask",
-        )
+        drafting = _drafting(session, route, verdict)
         draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}
@@ -162,6 +150,24 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             cloud_tokens=count["cloud"],
             cached_tokens=session.cached_tokens,
         )
+
+
+def _drafting(session: Session, route: Route, verdict: Verdict) -> Drafting:
+    """The SLM's side of the answer, with what fusion may know of the request."""
+
+    def step(token: int) -> asyncio.Future[FloatArray]:
+        return wrap_future(session.submit([token]))
+
+    def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
+        return wrap_future(session.submit(tokens, every=True))
+
+    return Drafting(
+        step=step,
+        rollback=session.rollback,
+        feed_many=feed_many,
+        route_confidence=min(1.0, max((s.weight for s in route.shares), default=0.0)),
+        masked=verdict.action == "mask",
+    )
 
 
 def _outgoing(
