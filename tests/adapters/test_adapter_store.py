@@ -129,6 +129,27 @@ def test_a29_names_cannot_leave_the_store(store: AdapterStore, tmp_path: Path, n
     assert store.list() == ()
 
 
+@pytest.mark.parametrize("name", ["auto", MODEL.name])
+def test_names_that_requests_give_to_something_else_are_refused(
+    store: AdapterStore, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(BadRequest, match="never reaches an adapter of that name"):
+        store.add(toys.folder(tmp_path / "a"), name=name)
+    assert store.list() == ()
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors", "card.json"])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(
+    store: AdapterStore, tmp_path: Path, file: str
+) -> None:
+    folder = toys.folder(tmp_path / "a")
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file)
+    with pytest.raises(BadAdapter, match="is no regular file"):
+        store.add(folder)
+    assert store.list() == ()
+
+
 def test_a29_links_out_of_the_store_are_not_followed(store: AdapterStore, tmp_path: Path) -> None:
     stored = store.add(toys.folder(tmp_path / "a"))
     outside = tmp_path / "outside.json"

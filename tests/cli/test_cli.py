@@ -130,3 +130,8 @@ def test_explain_and_adapters(models_home: Path) -> None:
     absent = floe(models_home, "adapters", "inspect", "poetry")
     assert absent.returncode == 4
     assert "maths" in absent.stderr
+
+
+def test_a_port_that_is_none_is_refused_in_one_line(home: Path) -> None:
+    done = floe(home, "cloud", "--model", "none", "--port", "70000")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)

@@ -36,6 +36,17 @@ def test_a_local_file_is_linked_under_a_safe_name(tmp_path: Path, gguf: Path) ->
     assert available(tmp_path / "home") == [model]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_may_never_end_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.gguf"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(BadRequest, match="is no regular file"):
+        ensure(str(path), home=tmp_path / "home")
+
+
 def test_a_file_on_another_disk_is_copied(
     tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,8 @@ def parse_lora_gguf(
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
+            raise BadAdapter(f"{path} is no regular file. Copy the file itself")
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise BadAdapter(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")

@@ -119,6 +119,8 @@ def read_config(path: Path) -> tuple[PeftConfig, list[str]]:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
+        raise BadAdapter(f"{path} is no regular file. Copy the file itself")
     try:
         if path.stat().st_size > _MAX_CONFIG_BYTES:
             raise BadAdapter(f"{path} is larger than {_MAX_CONFIG_BYTES} bytes")

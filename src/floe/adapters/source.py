@@ -78,6 +78,9 @@ def _note(path: Path, faults: list[str]) -> Any:
     """A small JSON file, or None where there is none."""
     if not path.exists():
         return None
+    if not (path.is_file() or path.is_dir()):
+        faults.append(f"{path.name}: is no regular file")
+        return None
     try:
         if path.stat().st_size > _MAX_NOTE_BYTES:
             faults.append(f"{path.name}: larger than {_MAX_NOTE_BYTES} bytes")

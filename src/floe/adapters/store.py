@@ -70,6 +70,12 @@ class AdapterStore:
         source = source.expanduser().resolve()
         default = source.name if source.is_dir() else source.stem
         name = safe_name(default if name is None else name, what="adapter")
+        if name in ("auto", self._model.name):
+            raise BadRequest(
+                f"a request for {name!r} never reaches an adapter of that name. Choose another "
+                "with --name",
+                param="name",
+            )
         read = read_source(source, self._model, any_base=any_base)
         digest = content_digest(read.lora)
         with self._lock():
@@ -84,7 +90,7 @@ class AdapterStore:
             if self._path(name).exists() and not same and not replace:
                 raise BadRequest(
                     f"an adapter named {name!r} with other content, or a damaged one, is in the "
-                    "store. Choose another name, or replace it",
+                    "store. Choose another with --name, or add --replace",
                     param="name",
                 )
             gguf = self._objects / digest / "adapter.gguf"

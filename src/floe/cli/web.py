@@ -17,6 +17,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         BadConfig: the address cannot be used, e.g. because another server has it.
     """
+    if not 0 <= port <= 65535:
+        raise BadConfig("a port is a number from 0 to 65535", param="port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Naming the protocol lets asyncio switch Nagle's delay off: 40 ms a small message otherwise.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -76,6 +76,8 @@ def _from_source(ref: str, source: Source, *, home: Path, sha256: str | None) ->
             raise BadRequest(f"{source.path} is a folder; name a GGUF file in it", param="ref")
         if known is None and not source.path.exists():
             raise NotFound(f"no file {source.path}", param="ref")
+        if source.path.exists() and not source.path.is_file():  # a pipe or device may never end
+            raise BadRequest(f"{source.path} is no regular file", param="ref")
     elif sha256 is None and known is None:
         raise BadRequest(
             "this source is not among the known models: give the file's hash with --sha256",
