@@ -10,8 +10,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from floe.core.advice import Advise, Drafting
+from floe.core.advice import Advice, Advise, Drafting, Question
 from floe.core.deadline import Deadline
+from floe.core.errors import BadAdapter, NotSent
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.text import TextStream
@@ -111,17 +112,16 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
     sampling = request.sampling
     async with AsyncExitStack() as stack:
         async with deadline.beginning():
-            leased = parts.adapters.lease(route, expected_tokens=sampling.max_tokens)
-            adapters = await stack.enter_async_context(leased)
+            route, adapters = await _leased(stack, parts, request, route)
             session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
         stack.callback(session.close)
         first_log_probs_V = wrap_future(session.submit(prompt))
         sent, masked = _outgoing(request, verdict, parts.mask)
         cloud = parts.cloud if request.cloud else None
-        advise = None
+        asked, advise = _Asked(), None
         if cloud is not None and sent is not None:
             opened = await stack.enter_async_context(cloud.open(sent))
-            advise = masked(parts.guard(opened, parts.gate.inspect_draft))
+            advise = masked(parts.guard(asked.counting(opened), parts.gate.inspect_draft))
         yield Started(
             verdict=verdict,
             route=route,
@@ -149,7 +149,45 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             fused_tokens=count["fused"],
             cloud_tokens=count["cloud"],
             cached_tokens=session.cached_tokens,
+            cloud_asked=asked.count,
         )
+
+
+class _Asked:
+    """How many questions of one answer really went to the cloud."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def counting(self, advise: Advise) -> Advise:
+        """`advise`, each call counted; one still out or given up counts, one not sent does not."""
+
+        async def counted(question: Question) -> tuple[Advice, ...]:
+            self.count += 1
+            try:
+                return await advise(question)
+            except NotSent:
+                self.count -= 1
+                raise
+
+        return counted
+
+
+async def _leased(
+    stack: AsyncExitStack, parts: Parts, request: Request, route: Route
+) -> tuple[Route, Adapters]:
+    """The route's adapters; a routed request that meets a damaged one goes on without it."""
+    while True:
+        try:
+            lease = parts.adapters.lease(route, expected_tokens=request.sampling.max_tokens)
+            return route, await stack.enter_async_context(lease)
+        except BadAdapter:
+            if route.how != "routed":
+                raise
+            again = await asyncio.to_thread(parts.router.choose, request)
+            if again.key == route.key:  # the router knows no better
+                raise
+            route = again
 
 
 def _drafting(session: Session, route: Route, verdict: Verdict) -> Drafting:

@@ -54,6 +54,7 @@ class Script:
     verdict: Verdict = ALLOW
     route: Route = MATHS
     cloud: str = "llm"
+    asked: int = 2
     error: Exception | None = None
     fail_at: int | None = None
     hang_at: int | None = None
@@ -95,6 +96,7 @@ class Script:
                 fused_tokens=sum(d.origin == "fused" for d in drawn),
                 cloud_tokens=sum(d.origin == "cloud" for d in drawn),
                 cached_tokens=3,
+                cloud_asked=self.asked if self.cloud else 0,
             )
 
     async def _point(self, at: int) -> None:

@@ -78,6 +78,10 @@ FAULTS: dict[str, Callable[[], httpx.Response]] = {
 }
 
 
+def nothing_listens() -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
 def cloud_of(kind: str, fault: Callable[[], httpx.Response]) -> Cloud:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: fault()))
     options: dict[str, Any] = {
@@ -156,3 +160,31 @@ async def test_the_cloud_took_part_until_it_broke() -> None:
     fused = {f: json.loads(await post(f, "openai"))["floe"]["fused_tokens"] for f in FAULTS}
     assert fused["refused"] == fused["cut at once"] == fused["garbage"] == 0
     assert 0 < fused["cut"] < fused["reset"] < fused["malformed event"]
+
+
+@pytest.mark.parametrize("kind", ["floe", "openai"])
+@pytest.mark.parametrize("fault", [FAULTS["wrong key"], nothing_listens])
+async def test_floe_cloud_names_the_cloud_only_while_text_was_sent(
+    kind: str, fault: Callable[[], httpx.Response]
+) -> None:
+    """Refused questions count, those that the breaker turned away do not: nothing left."""
+    sent = 0
+
+    def counted() -> httpx.Response:
+        nonlocal sent
+        sent += 1
+        return fault()
+
+    cloud = cloud_of(kind, counted)
+    app = app_of(cloud)
+    body = {"model": "auto", "messages": [{"role": "user", "content": "question"}]}
+    seen = []
+    for _ in range(20):
+        before = sent
+        answered = await Caller(app, CHAT).post(json.dumps(body).encode())
+        facts = json.loads(b"".join(m.get("body", b"") for m in answered))["floe"]
+        assert (facts["cloud"] == "cloud.example") == (facts["cloud_asked"] > 0) == (sent > before)
+        assert facts["fused_tokens"] == 0
+        seen.append(facts["cloud"])
+    await cloud.close()
+    assert (seen[0], seen[-1]) == ("cloud.example", None)

@@ -331,6 +331,8 @@ async def test_over_http_streams_and_whole_answers_replay_the_same_text() -> Non
         streamed = (await client.post(url, json=body | {"stream": True})).text
     assert "cached" not in first["floe"]
     assert again["floe"]["cached"] == "exact"
+    assert (first["floe"]["cloud_asked"], again["floe"]["cloud_asked"]) == (2, 0)
+    assert again["floe"]["cloud"] is None
     assert again["choices"] == first["choices"]
     assert again["id"] != first["id"]
     chunks = [json.loads(e[6:]) for e in streamed.split("\n\n") if e.startswith("data: {")]

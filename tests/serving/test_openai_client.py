@@ -61,6 +61,7 @@ def test_chat(client: OpenAI, script: Script) -> None:
         "route": {"how": "routed", "adapters": [{"id": "maths", "weight": 1.0}]},
         "verdict": {"action": "allow", "reason": "nothing private found", "entities": []},
         "cloud": "llm",
+        "cloud_asked": 2,
         "fused_tokens": 1,
         "cloud_tokens": 1,
     }
@@ -76,6 +77,16 @@ def test_a_private_request_says_so_by_class_only(client: OpenAI, script: Script)
     assert floe["cloud"] is None
 
 
+def test_a_cloud_that_was_allowed_but_not_asked_is_not_named(
+    client: OpenAI, script: Script
+) -> None:
+    script.asked = 0
+    floe = client.chat.completions.create(model="auto", messages=MESSAGES).model_extra["floe"]
+    assert (floe["cloud"], floe["cloud_asked"]) == (None, 0)
+    chunks = list(client.chat.completions.create(model="auto", messages=MESSAGES, stream=True))
+    assert [c.model_extra["floe"].get("cloud") for c in chunks] == [None] * len(chunks)
+
+
 def test_chat_stream(client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(model="auto", messages=MESSAGES, stream=True))
     assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
@@ -87,6 +98,8 @@ def test_chat_stream(client: OpenAI) -> None:
     floes = [chunk.model_extra["floe"] for chunk in chunks]
     assert [f.get("origin") for f in floes[1:-1]] == ["edge", "fused", "cloud", "edge"]
     assert floes[0]["route"] == floes[-1]["route"]
+    assert "cloud" not in floes[0]  # it is not known yet
+    assert (floes[-1]["cloud"], floes[-1]["cloud_asked"]) == ("llm", 2)
     assert (floes[-1]["fused_tokens"], floes[-1]["cloud_tokens"]) == (1, 1)
     assert all(chunk.usage is None for chunk in chunks)
 

@@ -18,7 +18,7 @@ from floe.cloud.breaker import Breaker, Pass
 from floe.cloud.counters import CloudCounters, Tally
 from floe.cloud.hedge import HedgedBackend, HedgedTransport
 from floe.cloud.retry import Retry, Trouble, hold_s_of, is_passing
-from floe.core.errors import BadConfig, CloudFailed
+from floe.core.errors import BadConfig, CloudFailed, NotSent
 
 HttpClient = httpx.AsyncClient
 """For tests that bring their own transport."""
@@ -173,6 +173,10 @@ class Endpoint:
                     n += 1
                     await asyncio.sleep(delay_ms / 1000)
                     self.tally.retried += 1
+                except NotSent as error:
+                    if n == 0:
+                        raise
+                    raise CloudFailed(error.message) from error  # an earlier try did leave
                 else:
                     self.tally.ended(ok=True)
                     return found
@@ -248,7 +252,7 @@ class Endpoint:
             return self._breaker.enter()
         except CloudFailed as error:
             self.tally.turned_away += 1
-            raise CloudFailed(
+            raise NotSent(
                 f"no answer from the cloud at {self.destination}: {error.message}"
             ) from None
 
@@ -300,7 +304,7 @@ class Endpoint:
         try:  # in a thread: a ledger waits for its disk, and other streams must not
             await asyncio.to_thread(self._on_send, self.destination, payload, request_id)
         except Exception as error:
-            raise CloudFailed(
+            raise NotSent(
                 f"nothing was sent: the send could not be recorded ({type(error).__name__})"
             ) from error
 

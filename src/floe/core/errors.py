@@ -12,6 +12,7 @@ FloeError                      500  exit 1
 |-- Missing                    501  exit 8   an optional part is not installed
 |-- PullFailed                 502  exit 9   no source gave the file with the right hash
 `-- CloudFailed                502  exit 10  the cloud did not answer; never ends a stream
+    `-- NotSent                502  exit 10  ... for nothing was sent to it
 
 A message says what is wrong, where, and what to do. It never holds the user's text.
 """
@@ -112,3 +113,7 @@ class CloudFailed(FloeError):
     http_status = 502
     exit_code = 10
     kind = "cloud_error"
+
+
+class NotSent(CloudFailed):
+    """The cloud was not asked at all: no byte of the question left."""

@@ -62,6 +62,7 @@ class Finished:
     """Last event of a stream; `text` is what was still held back.
 
     `ended` names what cut the answer short, if it was not the answer or `max_tokens`.
+    `cloud_asked` counts the questions put to the cloud, answered or not; 0 = nothing left.
     """
 
     reason: FinishReason
@@ -71,6 +72,7 @@ class Finished:
     cloud_tokens: int
     cached_tokens: int
     ended: Ended = ""
+    cloud_asked: int = 0
 
 
 Event = Started | Token | Finished

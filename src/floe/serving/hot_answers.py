@@ -164,10 +164,11 @@ class HotAnswers:
     def _given(
         self, digest: str, kept: _Kept, route: Route, how: CachedAs, started: Started
     ) -> tuple[Started, _Kept]:
-        """The same answer under its own start; nothing of the prompt had to be read."""
+        """The same answer under its own start; nothing was read, and nothing sent, for it."""
         self._kept.move_to_end(digest)
         started = replace(started, route=route, cached=how)
-        finished = replace(kept.finished, cached_tokens=started.prompt_tokens)
+        tokens = started.prompt_tokens
+        finished = replace(kept.finished, cached_tokens=tokens, cloud_asked=0)
         return started, replace(kept, finished=finished)
 
     def _keep(self, request: Request, events: Sequence[Event]) -> None:

@@ -20,7 +20,7 @@ def encode(value: object) -> bytes:
 
 
 def opening_facts(started: Started) -> Json:
-    """What is known before the first token: route, verdict class, cloud. Never user text.
+    """What is known before the first token: route and verdict class. Never user text.
 
     `cached` is there when the answer is given again: "exact" or "semantic".
     """
@@ -34,15 +34,19 @@ def opening_facts(started: Started) -> Json:
             "reason": verdict.reason,
             "entities": sorted({finding.entity for finding in verdict.findings}),
         },
-        "cloud": started.cloud or None,
         **cached,
     }
 
 
 def facts(started: Started, finished: Finished) -> Json:
-    """The whole `floe` object of an answer; `ended` says what cut it short, if anything did."""
+    """The whole `floe` object of an answer; `ended` says what cut it short, if anything did.
+
+    `cloud` is where text of this answer went: null when no question was sent, allowed or not.
+    """
     ended: Json = {"ended": finished.ended} if finished.ended else {}
     return opening_facts(started) | {
+        "cloud": started.cloud if finished.cloud_asked else None,
+        "cloud_asked": finished.cloud_asked,
         "fused_tokens": finished.fused_tokens,
         "cloud_tokens": finished.cloud_tokens,
         **ended,
