@@ -200,14 +200,19 @@ def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmb
 
 
 def open_router(
-    config: Config, engine: LlamaCppEngine, store: AdapterStore, embedding: StaticEmbedding
+    config: Config,
+    engine: LlamaCppEngine,
+    store: AdapterStore,
+    embedding: StaticEmbedding,
+    cache: AdapterCache[LlamaAdapter] | None = None,
 ) -> Router:
-    """The router over what is in the store now."""
+    """The router over what is in the store now, without what `cache` knows cannot be loaded."""
     return Router(
         embedding=embedding,
         adapters=lambda: [s.manifest for s in store.list()],
         base_names=[engine.info.name.lower()],
         config=config.routing,
+        fault=cache.fault if cache is not None else lambda _manifest: "",
     )
 
 
@@ -318,7 +323,7 @@ def edge(
         )
         gate = open_gate(config, home=home)
         embedding = open_embedding(home=home, progress=progress)
-        router = open_router(config, engine, store, embedding)
+        router = open_router(config, engine, store, embedding, cache)
         parts = Parts(
             gate=gate,
             router=router,

@@ -132,6 +132,31 @@ def test_b35_a_centroid_of_another_embedding_is_not_routed_by(
     assert both.choose(ask(model="old")).shares[0].name == "old"
 
 
+def test_a_reason_shared_by_many_adapters_is_said_once() -> None:
+    several = [adapter(f"a{n}", None) for n in range(7)]
+    reason = router(*several, CODE).choose(ask("loop")).reason
+    assert reason.endswith(
+        "; not routed to: a0, a1, a2, a3, a4 and 2 more (each of 7: it has no centroid)"
+    )
+
+
+def test_what_cannot_be_loaded_is_not_routed_to_and_answers_by_name() -> None:
+    broken = {"maths"}
+    chooses = Router(
+        embedding=WordEmbedding(),
+        adapters=lambda: (MATHS, CODE),
+        base_names={"tiny"},
+        config=RoutingConfig(threshold=0.3),
+        fault=lambda manifest: "its file is gone" if manifest.name in broken else "",
+    )
+    route = chooses.choose(ask("sum loop"))
+    assert [s.name for s in route.shares] == ["code"]
+    assert "maths (it cannot be loaded; see the model's reason in /v1/models)" in route.reason
+    assert chooses.choose(ask("sum", model="maths")).shares[0].name == "maths"
+    broken.clear()
+    assert chooses.choose(ask("sum")).shares[0].name == "maths"
+
+
 def test_one_adapter_under_two_names_has_one_share() -> None:
     twin = replace(MATHS, name="sums")
     route = router(MATHS, twin, CODE).choose(ask("sum"))

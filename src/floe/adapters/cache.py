@@ -16,8 +16,20 @@ from pathlib import Path
 from typing import Any, Generic
 
 from floe.adapters.mix import MixKey, composing_pays, mix_digest
-from floe.adapters.slots import Counters, H, Load, Mix, Row, Slot, State, Store
+from floe.adapters.slots import (
+    Broken,
+    Counters,
+    H,
+    Load,
+    Mix,
+    Row,
+    Slot,
+    Stamp,
+    State,
+    Store,
+)
 from floe.adapters.store import Entry
+from floe.core.adapter import AdapterManifest
 from floe.core.errors import BadAdapter, BadRequest, Busy, FloeError
 from floe.core.route import Route, Share
 
@@ -40,7 +52,7 @@ class AdapterCache(Generic[H]):
         self._store, self._mix, self._clock_s = store, mix, clock_s
         self._load, self._unload, self._budget = load, unload, budget_bytes
         self._slots: OrderedDict[str, Slot[H]] = OrderedDict()  # least recently used first
-        self._broken: dict[str, str] = {}
+        self._broken: dict[str, Broken] = {}
         self._count: Counter[str] = Counter()
         self._load_ms = 0.0
         self._lost_bytes = 0  # could not be freed, so they still count
@@ -98,6 +110,16 @@ class AdapterCache(Generic[H]):
             leased=sum(s.pins for s in pinned),
         )
 
+    def fault(self, manifest: AdapterManifest) -> str:
+        """Why a lease of the adapter would fail, as far as is known; "" if nothing is.
+
+        A failed load counts until the file is written again or a lease succeeds.
+        """
+        if manifest.file_bytes > self._budget and manifest.digest not in self._slots:
+            return f"it needs {manifest.file_bytes} bytes, adapters.budget_bytes is {self._budget}"
+        broken = self._broken.get(manifest.digest)
+        return broken.reason if broken is not None and broken.stamp.is_current else ""
+
     def snapshot(self) -> tuple[Row, ...]:
         """Every adapter of the store with its tier, state, pins, size and last use."""
         return tuple(self._row(entry) for entry in self._store.entries())
@@ -118,21 +140,22 @@ class AdapterCache(Generic[H]):
         """A slot for the share, not yet in the table; its size comes from the store."""
         known = self._slots.get(share.digest)
         if known is not None:
-            size = known.n_bytes
+            size, stamp = known.n_bytes, known.stamp
         else:
             try:
                 stored = await asyncio.to_thread(self._store.find, share.name, share.digest)
-            except BadAdapter as error:
-                self._broken[share.digest] = error.message
+            except BadAdapter:
                 self._count["failures"] += 1
                 raise
-            size = stored.manifest.file_bytes
+            size, stamp = stored.manifest.file_bytes, Stamp.of(stored.gguf)
 
         def opened() -> AbstractContextManager[Path]:
             return self._store.opened(self._store.find(share.name, share.digest))
 
         parts = frozenset({share.digest})
-        return Slot(key=share.digest, name=share.name, n_bytes=size, parts=parts, open=opened)
+        return Slot(
+            key=share.digest, name=share.name, n_bytes=size, parts=parts, open=opened, stamp=stamp
+        )
 
     async def _pinned(
         self, wanted: list[Slot[H]], shares: Sequence[Share], expected_tokens: int
@@ -142,13 +165,27 @@ class AdapterCache(Generic[H]):
             mixed = self._mixed(self._mix, wanted, shares)
             ready = mixed.key in self._slots or self._mix.has(_key(shares))
             if composing_pays(len(wanted), expected_tokens, is_composed=ready):
-                try:
-                    slots = await self._admit([mixed])
+                slot = await self._composed(mixed)
+                if slot is not None:
                     self._count["mixes"] += 1
-                    return slots, [1.0]
-                except (Busy, BadAdapter):
-                    self._count["mixes_without_room"] += 1  # apart they may be resident already
+                    return [slot], [1.0]
+                self._count["mixes_without_room"] += 1  # apart they may be resident already
         return await self._admit(wanted), weights
+
+    async def _composed(self, mixed: Slot[H]) -> Slot[H] | None:
+        """The mix, pinned and loaded; None if there is no room or a part of it is damaged."""
+        try:
+            [slot] = await self._admit([mixed])
+        except (Busy, BadAdapter):
+            return None
+        try:
+            await self._handle(slot)
+        except BaseException as error:
+            self._release(slot)
+            if isinstance(error, BadAdapter):
+                return None  # loaded apart, the damaged part is known by name
+            raise
+        return slot
 
     def _mixed(self, mix: Mix, wanted: list[Slot[H]], shares: Sequence[Share]) -> Slot[H]:
         key = _key(shares)
@@ -229,8 +266,8 @@ class AdapterCache(Generic[H]):
             if self._slots.get(slot.key) is slot:
                 del self._slots[slot.key]
             self._count["failures"] += 1
-            if isinstance(error, FloeError):
-                self._broken[slot.key] = error.message
+            if isinstance(error, FloeError) and slot.stamp is not None:
+                self._broken[slot.key] = Broken(reason=error.message, stamp=slot.stamp)
             raise
         slot.handle, slot.n_bytes = handle, size
         self._broken.pop(slot.key, None)
@@ -306,7 +343,7 @@ class AdapterCache(Generic[H]):
     def _row(self, entry: Entry) -> Row:
         manifest = entry.stored.manifest if entry.stored else None
         slot = self._slots.get(manifest.digest) if manifest else None
-        reason = entry.reason or (self._broken.get(manifest.digest, "") if manifest else "")
+        reason = entry.reason or (self.fault(manifest) if manifest else "")
         size = slot.n_bytes if slot else manifest.file_bytes if manifest else 0
         state: State = "failed" if reason else "registered"
         if slot is not None:

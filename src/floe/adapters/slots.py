@@ -93,9 +93,42 @@ class Row:
     last_used_s: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stamp:
+    """A file at one moment: what changes when somebody writes it."""
+
+    path: Path
+    state: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """The file at `path` now; a file that is not there has a stamp too."""
+        try:
+            status = path.stat()
+        except OSError:
+            return cls(path=path, state=None)
+        return cls(path=path, state=(status.st_ino, status.st_size, status.st_mtime_ns))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file is still that one."""
+        return Stamp.of(self.path) == self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """Why an adapter could not be loaded, and the file that this is true of."""
+
+    reason: str
+    stamp: Stamp
+
+
 @dataclass(kw_only=True, eq=False)
 class Slot(Generic[H]):
-    """One adapter or mix, resident or on its way; `parts` are the digests it is made of."""
+    """One adapter or mix, resident or on its way; `parts` are the digests it is made of.
+
+    `stamp` is the file as it was before it was read; None for a mix.
+    """
 
     key: str
     name: str
@@ -107,6 +140,7 @@ class Slot(Generic[H]):
     pins: int = 0
     is_doomed: bool = False
     last_used_s: float = 0.0
+    stamp: Stamp | None = None
 
     @property
     def is_evictable(self) -> bool:

@@ -28,6 +28,8 @@ AUTO = "auto"
 MAX_SCALE = 4.0
 MAX_MIX = 8
 _SHOWN_CHARS = 64
+_SHOWN_NAMES = 5
+_FAILED = "it cannot be loaded; see the model's reason in /v1/models"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +38,18 @@ class _Candidates:
 
     manifests: tuple[AdapterManifest, ...]
     centroids: NDArray[np.float32]
-    skipped: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+_Known = tuple[tuple[AdapterManifest, bool], ...]
+"""What the store holds, and whether it is known that it cannot be loaded."""
 
 
 class Router:
     """Chooses adapters by name or by content.
 
     `adapters` gives what the store holds now; `base_names` (lower case) are the base's names.
+    `fault` says why an adapter cannot be loaded ("" = it can): it is then reached by name only.
     Without an `embedding`, "auto" is the plain base.
     """
 
@@ -53,12 +60,14 @@ class Router:
         adapters: Callable[[], Sequence[AdapterManifest]],
         base_names: Collection[str],
         config: RoutingConfig,
+        fault: Callable[[AdapterManifest], str] = lambda _manifest: "",
     ) -> None:
         self._embedding = embedding
         self._adapters = adapters
         self._base_names = frozenset(base_names)
         self._config = config
-        self._cached: tuple[tuple[AdapterManifest, ...], _Candidates] | None = None
+        self._fault = fault
+        self._cached: tuple[_Known, _Candidates] | None = None
 
     def choose(self, request: Request) -> Route:
         """The adapters for this request, with their weights and the reason.
@@ -92,7 +101,7 @@ class Router:
         if self._embedding is None:
             return Route(how="base", reason="no embedding model: floe pull wordllama-256")
         candidates = self._candidates(manifests, self._embedding)
-        also = f"; not routed to: {', '.join(candidates.skipped)}" if candidates.skipped else ""
+        also = f"; not routed to: {_listed(candidates.skipped)}" if candidates.skipped else ""
         if not candidates.manifests:
             return Route(how="base", reason=f"no adapter has a place to route by{also}")
         topic_D = self._embedding(topic)
@@ -122,29 +131,43 @@ class Router:
     def _candidates(
         self, manifests: tuple[AdapterManifest, ...], embedding: Embedding
     ) -> _Candidates:
-        if self._cached is None or self._cached[0] != manifests:
+        known: _Known = tuple((manifest, bool(self._fault(manifest))) for manifest in manifests)
+        if self._cached is None or self._cached[0] != known:
             width = len(embedding(""))
-            self._cached = (manifests, _sort_out(manifests, digest=embedding.digest, width=width))
+            self._cached = (known, _sort_out(known, digest=embedding.digest, width=width))
         return self._cached[1]
 
 
-def _sort_out(manifests: Sequence[AdapterManifest], *, digest: str, width: int) -> _Candidates:
-    """Part the adapters that this embedding can place from those it cannot, with reasons."""
+def _sort_out(known: _Known, *, digest: str, width: int) -> _Candidates:
+    """Part the adapters that load and that this embedding can place from others, with reasons."""
     kept: dict[str, tuple[AdapterManifest, NDArray[np.float64]]] = {}
     skipped = []
-    for manifest in manifests:
-        fault = _fault(manifest, digest=digest, width=width)
+    for manifest, cannot_load in known:
+        fault = _FAILED if cannot_load else _fault(manifest, digest=digest, width=width)
         if fault is None and manifest.centroid is not None:
             vector_D = np.asarray(manifest.centroid.vector, dtype=np.float64)
             # One adapter under two names has one share, under the first.
             kept.setdefault(manifest.digest, (manifest, vector_D / np.linalg.norm(vector_D)))
         else:
-            skipped.append(f"{manifest.name} ({fault})")
+            skipped.append((manifest.name, fault or ""))
     return _Candidates(
         manifests=tuple(m for m, _ in kept.values()),
         centroids=np.array([v for _, v in kept.values()], dtype=np.float32),
         skipped=tuple(skipped),
     )
+
+
+def _listed(skipped: Sequence[tuple[str, str]]) -> str:
+    """Names by reason, each reason once; many names of one reason are counted."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in skipped:
+        by_reason.setdefault(reason, []).append(name)
+    said = []
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        each = f"each of {len(names)}: " if len(names) > 1 else ""
+        said.append(f"{', '.join(names[:_SHOWN_NAMES])}{more} ({each}{reason})")
+    return ", ".join(said)
 
 
 def _fault(manifest: AdapterManifest, *, digest: str, width: int) -> str | None:
