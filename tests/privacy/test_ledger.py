@@ -248,3 +248,24 @@ def test_reading_what_is_not_there_says_so(path: Path) -> None:
 def test_long_fields_are_cut(path: Path) -> None:
     entry = EgressLedger(path=path, fsync=True).record("d" * 9999, b"", "r" * 9999, "q" * 9999)
     assert {len(entry.destination), len(entry.reason), len(entry.request_id)} == {512}
+
+
+def test_a_broken_chain_is_logged_once_on_opening_and_goes_on(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(path, 3).close()
+    assert caplog.records == []
+    edit(path, 1, {"reason": "other"})
+    ledger = fill(path, 1)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{path} is broken at line 2: the line was changed" in record.getMessage()
+    assert "floe privacy ledger" in record.getMessage()
+    assert len(ledger.read()) == 4
+    assert ledger.verify().broken_line == 2
+
+
+def test_lines_cut_off_at_the_end_cannot_be_seen(path: Path) -> None:
+    ledger = fill(path, 3)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    assert (ledger.verify().sound, ledger.verify().entries) == (True, 2)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from floe.cli.common import JsonOption
+
+if TYPE_CHECKING:
+    from floe.privacy.ledger import Egress, LedgerReport
 
 app = typer.Typer(help="The egress ledger: what left the device, when and why.")
 
@@ -20,31 +24,66 @@ def _root() -> None:
 
 @app.command("ledger")
 def ledger(
-    last: Annotated[int, typer.Option(help="Show the last N entries.")] = 20,
+    last: Annotated[int, typer.Option(min=0, help="Show the last N entries.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Show what was sent, when, where to and why, and check the hash chain.
+
+    The chain cannot show that the newest lines were cut off.
 
     Example: floe privacy ledger --last 5
     """
     from floe.assemble import LEDGER
     from floe.core.config import home
-    from floe.privacy.ledger import EgressLedger
+    from floe.privacy.ledger import inspect_ledger
 
     path = home() / LEDGER
-    if not path.is_file():
-        print(json.dumps({"entries": [], "sound": True}) if as_json else "nothing left this device")
+    if _is_missing(path):
+        nothing = {"entries": [], "sound": True, "path": str(path)}
+        said = f"no ledger at {path}: nothing was recorded as sent"
+        print(json.dumps(nothing) if as_json else said)
         return
-    book = EgressLedger(path=path)
-    report, entries = book.verify(), book.read()[-last:]
-    book.close()
+    report, entries = inspect_ledger(path)
+    shown = entries[-last:] if last else []
     if as_json:
-        shown = [asdict(e) for e in entries]
-        print(json.dumps({"entries": shown, "sound": report.sound, "problem": report.problem}))
+        print(_as_json(report, shown, path))
     else:
-        for e in entries:
+        for e in shown:
             print(f"{e.time}  {e.bytes:>7} bytes  {e.destination}  {e.reason}  {e.request_id}")
-        state = "whole" if report.sound else f"broken at line {report.broken_line}"
-        print(f"{report.entries} entries in {path}; the chain is {state} {report.problem}".rstrip())
+        print(_summary(report, len(entries), path))
     if not report.sound:
         raise typer.Exit(1)
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is nothing; what cannot be looked at is there, and reading it says why not."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _as_json(report: LedgerReport, shown: list[Egress], path: Path) -> str:
+    return json.dumps(
+        {
+            "entries": [asdict(e) for e in shown],
+            "sound": report.sound,
+            "path": str(path),
+            "problem": report.problem,
+            "broken_line": report.broken_line,
+            "torn_end_bytes": report.torn_end_bytes,
+        }
+    )
+
+
+def _summary(report: LedgerReport, n_entries: int, path: Path) -> str:
+    state = "whole"
+    if not report.sound:
+        state = f"broken at line {report.broken_line}: {report.problem}"
+    text = f"{n_entries} {'entry' if n_entries == 1 else 'entries'} in {path}; the chain is {state}"
+    if report.torn_end_bytes:
+        text += f"; the last line is torn ({report.torn_end_bytes} bytes, cut short while written)"
+    return text

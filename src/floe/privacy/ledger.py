@@ -1,7 +1,8 @@
 """What left the device: an append-only file of JSON lines, each chained to the one before.
 
 Written before the bytes are sent. It holds their digest, never the bytes. The chain shows a line
-changed, removed or put in between; it cannot show that the newest lines were cut off.
+changed, removed or put in between; it cannot show that the newest lines were cut off: what is
+left then fits. Only a copy of the newest hash, kept elsewhere, could show that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import re
 import stat
@@ -22,6 +24,7 @@ from pathlib import Path
 from floe.core.errors import FloeError
 
 GENESIS = "0" * 64
+_log = logging.getLogger(__name__)
 _TAIL_BYTES = 65_536
 _MAX_FIELD_CHARS = 512
 _USERINFO = re.compile(r"(?<=//)[^/@\s]*@")
@@ -47,12 +50,17 @@ class Egress:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerReport:
-    """What `verify` found: `broken_line` is the first line that does not fit, from 1."""
+    """What `verify` found: `broken_line` is the first line that does not fit, from 1.
+
+    `torn_end_bytes` counts what stands behind the last whole entry: a line cut short while it
+    was written. The next entry closes it.
+    """
 
     entries: int
     torn_lines: int
     broken_line: int | None = None
     problem: str = ""
+    torn_end_bytes: int = 0
 
     @property
     def sound(self) -> bool:
@@ -66,7 +74,8 @@ class EgressLedger:
     def __init__(self, *, path: Path, fsync: bool = False) -> None:
         """Open or create `path`, readable by its owner only.
 
-        `fsync` also makes every line survive a power cut, for some milliseconds each.
+        `fsync` also makes every line survive a power cut, for some milliseconds each. A file
+        whose chain is broken is logged as a warning and goes on: the break stays visible.
 
         Raises:
             FloeError: the file cannot be opened for writing.
@@ -77,8 +86,10 @@ class EgressLedger:
         self._fd = -1
         self._pid = 0
         self._known: tuple[int, str] = (-1, GENESIS)  # (file size, hash of its last line)
-        with self._locked():
+        with self._locked() as size:
             pass
+        if size:
+            self._warn_if_broken()
 
     def record(self, destination: str, payload: bytes, reason: str, request_id: str) -> Egress:
         """Write one line; call it before sending `payload`, and send only when it returns.
@@ -115,7 +126,7 @@ class EgressLedger:
         Raises:
             FloeError: the file cannot be read.
         """
-        return [entry for entry in map(_parsed, self._lines()) if entry is not None]
+        return inspect_ledger(self._path)[1]
 
     def verify(self) -> LedgerReport:
         """Walk the chain from the first line.
@@ -123,23 +134,7 @@ class EgressLedger:
         Raises:
             FloeError: the file cannot be read.
         """
-        prev, torn, entries, torn_lines = GENESIS, 0, 0, 0
-        lines = self._lines()
-        for number, line in enumerate(lines, start=1):
-            entry = _parsed(line)
-            if entry is None:
-                torn, torn_lines = torn + len(line), torn_lines + 1
-                continue
-            if entry.torn_bytes != torn:
-                return _broken(
-                    entries, torn_lines, number, "the unreadable lines before it do not fit"
-                )
-            if entry.prev != prev:
-                return _broken(entries, torn_lines, number, "a line before it is missing or new")
-            if _sealed(entry).hash != entry.hash:
-                return _broken(entries, torn_lines, number, "the line was changed")
-            prev, torn, entries = entry.hash, 0, entries + 1
-        return LedgerReport(entries=entries, torn_lines=torn_lines)
+        return inspect_ledger(self._path)[0]
 
     def close(self) -> None:
         """Give the file back; idempotent. A later `record` opens it again."""
@@ -216,16 +211,57 @@ class EgressLedger:
         if self._fsync:
             os.fsync(self._fd)
 
-    def _lines(self) -> list[bytes]:
-        try:
-            data = self._path.read_bytes()
-        except OSError as error:
-            raise FloeError(
-                f"cannot read the egress ledger {self._path}: {error.strerror}. It is written "
-                "when something first leaves the device"
-            ) from error
-        lines = data.split(b"\n")
-        return lines if lines[-1] else lines[:-1]
+    def _warn_if_broken(self) -> None:
+        report = self.verify()
+        if not report.sound:
+            _log.warning(
+                "the egress ledger %s is broken at line %d: %s. New lines are written behind it; "
+                "look at it with: floe privacy ledger",
+                self._path,
+                report.broken_line,
+                report.problem,
+            )
+
+
+def inspect_ledger(path: Path) -> tuple[LedgerReport, list[Egress]]:
+    """The state of the chain and every whole entry, oldest first; opens `path` for reading only.
+
+    Raises:
+        FloeError: the file cannot be read.
+    """
+    parsed = [(_parsed(line), len(line)) for line in _lines(path)]
+    return _report(parsed), [entry for entry, _ in parsed if entry is not None]
+
+
+def _report(lines: list[tuple[Egress | None, int]]) -> LedgerReport:
+    """Walk the chain from the first of (entry, bytes of its line)."""
+    prev, torn, entries, torn_lines = GENESIS, 0, 0, 0
+    for number, (entry, n_bytes) in enumerate(lines, start=1):
+        if entry is None:
+            torn, torn_lines = torn + n_bytes, torn_lines + 1
+            continue
+        if entry.torn_bytes != torn:
+            return _broken(entries, torn_lines, number, "the unreadable lines before it do not fit")
+        if entry.prev != prev:
+            return _broken(entries, torn_lines, number, "a line before it is missing or new")
+        if _sealed(entry).hash != entry.hash:
+            return _broken(entries, torn_lines, number, "the line was changed")
+        prev, torn, entries = entry.hash, 0, entries + 1
+    return LedgerReport(entries=entries, torn_lines=torn_lines, torn_end_bytes=torn)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(22, "it is not a regular file")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FloeError(
+            f"cannot read the egress ledger {path}: {error.strerror}. Run this as the user who "
+            "runs floe; if it is no file, move it away (it is written when something first leaves)"
+        ) from error
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
 
 
 def _line(entry: Egress) -> bytes:
