@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from floe.core.errors import FloeError, NotFound
+from floe.core.errors import BadConfig, FloeError, NotFound
+
+_MALFORMED = "the server sent an event that is no part of an answer: is this a Floe server?"
 
 
 def _headers(key: str | None) -> dict[str, str]:
@@ -32,35 +34,69 @@ def chat_once(
     url = f"{address}/v1/chat/completions"
     with httpx.Client(timeout=600, trust_env=False) as client:
         reply = client.post(url, json=body, headers=_headers(key))
-    data: dict[str, Any] = reply.json()
     if reply.status_code != 200:
-        raise FloeError(data["error"]["message"])
+        raise FloeError(_refusal(reply.status_code, reply.content))
+    data: dict[str, Any] = reply.json()
     return data
 
 
 def stream_chat(address: str, key: str | None, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks of a streamed reply.
+    """The chunks of a streamed reply; each has `choices`, and each of those a `delta`.
 
     Raises:
         NotFound: no server answers there.
-        FloeError: what the server answered, as its message.
+        FloeError: what the server answered, as its message; a chunk of another form; a stream
+            that ended before the answer did.
     """
     import httpx
 
-    url = f"{address}/v1/chat/completions"
+    url, began, finished = f"{address}/v1/chat/completions", False, False
     try:
         with (
             httpx.Client(timeout=600, trust_env=False) as client,
             client.stream("POST", url, json={**body, "stream": True}, headers=_headers(key)) as r,
         ):
+            began = True
             if r.status_code != 200:
-                raise FloeError(json.loads(r.read())["error"]["message"])
+                raise FloeError(_refusal(r.status_code, r.read()))
             for line in r.iter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    chunk = json.loads(line.removeprefix("data: "))
-                    if "error" in chunk:
-                        raise FloeError(chunk["error"]["message"])
-                    yield chunk
-    except httpx.TransportError as error:
+                if not line.startswith("data:"):
+                    continue
+                if (event := line.removeprefix("data:").strip()) == "[DONE]":
+                    if finished:
+                        return
+                    break
+                chunk = _chunk(event)
+                finished = finished or any(c.get("finish_reason") for c in chunk["choices"])
+                yield chunk
+    except httpx.InvalidURL as error:
+        raise BadConfig(f"{address} is not a URL: {error}", param="url") from error
+    except httpx.HTTPError as error:
         kind = type(error).__name__
+        if began:
+            raise FloeError(f"the answer was cut before its end ({kind})") from error
         raise NotFound(f"no Floe server at {address} ({kind}); start one with: floe up") from error
+    raise FloeError("the answer was cut before its end: the server sent no finish")
+
+
+def _chunk(event: str) -> dict[str, Any]:
+    """One event as a chunk. Raises FloeError for an error in it, or another form."""
+    try:
+        chunk = json.loads(event)
+        if isinstance(chunk, dict) and "error" in chunk:
+            raise FloeError(str(chunk["error"]["message"]))
+        texts = [choice["delta"].get("content") for choice in chunk["choices"]]
+        formed = isinstance(chunk.get("floe", {}), dict)
+        if formed and all(text is None or isinstance(text, str) for text in texts):
+            return dict(chunk)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise FloeError(_MALFORMED) from error
+    raise FloeError(_MALFORMED)
+
+
+def _refusal(status: int, body: bytes) -> str:
+    """The message of an answer that is not 200."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return f"the server answered with status {status}, and not in Floe's form"

@@ -72,7 +72,7 @@ def main(*args: Any) -> None:
     except FloeError as error:
         if _state["debug"]:
             raise
-        print(f"floe: {error.message}", file=sys.stderr)
+        print(f"floe: {chat.visible(error.message)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
