@@ -141,7 +141,7 @@ def _rates(pair: Pair, fuses: Fuses, plan: Plan, say: Say) -> Figures:
     for rtt_ms, tallies in pooled.items():
         out |= _speeds(tallies, f"_rtt{rtt_ms}")
     out |= _speeds(shared, f"_rtt{RTT_MS}_shared")
-    out |= _traffic(pooled[RTT_MS]) | _misses(pair)
+    out |= _traffic(pooled[RTT_MS])
     return out | _alternatives(out)
 
 
@@ -191,20 +191,13 @@ def _traffic(tallies: Sequence[dict[str, Tally]]) -> Figures:
             ("cloud_token_share", sum(t.asked_tokens for t in all_of)),
             ("corrected_share", sum(t.corrected_tokens for t in all_of)),
             ("questions_per_token", sum(t.questions for t in all_of)),
+            ("replay_misses_per_token", sum(t.misses for t in all_of)),
             ("steps_per_token", sum(t.steps for t in all_of)),
             ("bytes_per_token_up", sum(t.up_bytes for t in all_of)),
             ("bytes_per_token_down", sum(t.down_bytes for t in all_of)),
         ):
             out[f"{field}{end}"] = total / tokens if tokens else None
     return out
-
-
-def _misses(pair: Pair) -> Figures:
-    records = pair.records.values()
-    return {
-        "replay_questions": sum(r.questions for r in records),
-        "replay_misses": sum(r.misses for r in records),
-    }
 
 
 def _alternatives(out: Figures) -> Figures:

@@ -26,6 +26,7 @@ from floe.evaluation.fusion_runs import Pair, Streamed, stream
 from floe.evaluation.netem import Network, through
 
 COMPUTE_MS = 30.0
+_TRIES = 4
 _OPENING = 6  # one more than the failures in a row that open the client's breaker
 Side = tuple[str, Fuse, bool]
 """Its name, how it draws, and whether it asks the cloud."""
@@ -46,6 +47,7 @@ class Tally:
     questions: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
+    misses: int = 0
 
     def add(self, streamed: Streamed, traffic: Traffic) -> None:
         """Count one stream of two tokens or more; a shorter one has no rate."""
@@ -85,15 +87,32 @@ async def tally(
     """Every side over every request, side by side, so that other load hits all alike."""
     out = {name: Tally() for name, _, _ in sides}
     for request in requests:
-        for name, fuse, asks in sides:
-            record, traffic = pair.record(request), Traffic()
-            base = record.live() if shared else replayed(record, compute_ms=COMPUTE_MS)
-            counted = traffic.counted(base, request, top_k=pair.top_k)
-            advise = through(counted, network, seed=request.sampling.seed or 0)
-            streamed = await stream(pair, fuse, request, advise if asks else None)
+        for side in sides:
+            for _ in range(_TRIES):
+                streamed, traffic, misses = await _timed(pair, side, request, network, shared)
+                if not misses:
+                    break
+            out[side[0]].misses += misses
             if len(streamed.draws) > 1:
-                out[name].add(streamed, traffic)
+                out[side[0]].add(streamed, traffic)
     return out
+
+
+async def _timed(
+    pair: Pair, side: Side, request: Request, network: Network, shared: bool
+) -> tuple[Streamed, Traffic, int]:
+    """One stream, and how many of its questions were not on record.
+
+    A miss lets a step of the SLM end in no time, so a stream with one is drawn again.
+    """
+    _, fuse, asks = side
+    record, traffic = pair.record(request), Traffic()
+    base = record.live() if shared else replayed(record, compute_ms=COMPUTE_MS)
+    counted = traffic.counted(base, request, top_k=pair.top_k)
+    advise = through(counted, network, seed=request.sampling.seed or 0)
+    before = record.misses
+    streamed = await stream(pair, fuse, request, advise if asks else None)
+    return streamed, traffic, record.misses - before
 
 
 async def warm(pair: Pair, sides: Sequence[Side], requests: Sequence[Request]) -> None:
