@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floe.cli.init import commented_config
-from floe.core.config import Config, Secrets, load_config
+from floe.core.config import Config, Secrets, home, load_config
 from floe.core.errors import BadConfig
 
 
@@ -52,6 +52,8 @@ def test_values_arrive_and_integers_become_floats(tmp_path: Path) -> None:
         ('[serve]\nport = "80"', "serve.port must be int, not str"),
         ("[serve]\nport = 70000", "serve.port must be between 1 and 65535"),
         ("[fusion]\nweight = 1.5", "fusion.weight must be between 0 and 1"),
+        ('[fusion]\nweights = ""', 'fusion.weights must be "auto", "off" or the path of a file'),
+        ('[fusion]\nweights = " "', "fusion.weights must be"),
         ("[fusion]\nweight = nan", "fusion.weight must be between 0 and 1"),
         ("[model]\ncontext_tokens = 8", "model.context_tokens must be 64 or more"),
         ('[cloud]\nkind = "flo"', 'cloud.kind must be one of "none", "floe", "openai".*"floe"'),
@@ -86,3 +88,33 @@ def test_secrets_come_from_the_environment_and_print_as_stars(
     assert secrets.cloud_key is None
     assert "tulip" not in repr(secrets)
     assert "***" in repr(secrets)
+
+
+@pytest.mark.parametrize("name", ["FLOE_API_KEY", "FLOE_CLOUD_KEY", "FLOE_ADMIN_KEY"])
+@pytest.mark.parametrize("blank", [" ", "\t \n"])
+def test_a_blank_key_is_no_key_and_no_open_door(
+    monkeypatch: pytest.MonkeyPatch, name: str, blank: str
+) -> None:
+    monkeypatch.setenv(name, blank)
+    with pytest.raises(BadConfig, match=f"{name} is blank"):
+        Secrets.from_environment()
+
+
+def test_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOE_API_KEY", "tulip-7\n")
+    assert Secrets.from_environment().api_key == "tulip-7"
+
+
+@pytest.mark.parametrize("below", ["", "x/y"])
+def test_a_home_that_is_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLOE_HOME", str(tmp_path / "file" / below))
+    with pytest.raises(BadConfig, match=r"FLOE_HOME=.*file is not a folder"):
+        home()
+    monkeypatch.setenv("FLOE_HOME", str(tmp_path / "a" / "b"))
+    assert home() == tmp_path / "a" / "b"
+    monkeypatch.setenv("FLOE_HOME", "x" * 5_000)
+    with pytest.raises(BadConfig, match="cannot be used: File name too long"):
+        home()

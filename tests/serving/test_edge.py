@@ -30,6 +30,7 @@ from floe.core.token import Event
 from floe.serving.app import build_app
 from floe.serving.body import read_json
 from floe.serving.errors import BodyTooSlow, described
+from floe.serving.local import warn_if_cut
 from floe.serving.service import Embedder, Service
 
 CHAT = "/v1/chat/completions"
@@ -401,3 +402,24 @@ def test_two_streams_with_different_mixes_do_not_touch_each_other() -> None:
         for thread in threads:
             thread.join()
     assert texts == {0.25: "0.25 " * 3, 0.75: "0.75 " * 3}
+
+
+@pytest.mark.parametrize("fail_at", [0, 2])
+async def test_back_pressure_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture, fail_at: int
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="floe")
+    script = Script(error=Busy("all places are taken"), fail_at=fail_at)
+    async with client_of(service_of(script)) as client:
+        answer = await client.post(CHAT, json=ASK)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert [r.levelno for r in caplog.records if r.name == "floe.serving"] == [logging.DEBUG]
+
+
+def test_a_context_that_was_cut_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    warn_if_cut(2048, 2048)
+    assert not caplog.records
+    warn_if_cut(99_999, 2048)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "model.context_tokens = 99999 was cut to 2048" in record.getMessage()

@@ -12,7 +12,7 @@ _MALFORMED = "the server sent an event that is no part of an answer: is this a F
 
 
 def _headers(key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    return {"Authorization": f"Bearer {key.strip()}"} if key and key.strip() else {}
 
 
 def chat_once(

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -55,9 +56,7 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def _machine() -> list[Line]:
     from floe.assemble import cpu_count
-    from floe.core.config import home
 
-    free = shutil.disk_usage(_existing(home())).free
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     python_ok = sys.version_info >= (3, 11)
     return [
@@ -70,12 +69,26 @@ def _machine() -> list[Line]:
         ),
         Line(about="cores", state="ok", found=str(cpu_count())),
         Line(about="memory", state="ok", found=f"{memory / 2**30:.1f} GiB"),
-        Line(about="FLOE_HOME", state="ok", found=f"{home()}, {free / 2**30:.1f} GiB free"),
+        _home(),
     ]
 
 
-def _existing(folder: Path) -> Path:
-    return next(p for p in (folder, *folder.parents) if p.exists())
+def _home() -> Line:
+    """FLOE_HOME, or what of it exists, tried by a temporary folder: root may write by mode bits."""
+    from floe.core.config import home
+
+    folder = home()
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(there).free
+    try:
+        with tempfile.TemporaryDirectory(dir=there):
+            pass
+    except OSError as error:
+        absent = "" if there == folder else "missing, and "
+        found = f"{folder} is {absent}not writable: {error.strerror}"
+        todo = "set FLOE_HOME to a folder to write in"
+        return Line(about="FLOE_HOME", state="missing", found=found, todo=todo)
+    return Line(about="FLOE_HOME", state="ok", found=f"{folder}, {free / 2**30:.1f} GiB free")
 
 
 def _packages() -> list[Line]:

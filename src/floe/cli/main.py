@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,8 @@ from floe.cli import (
     serve,
     up,
 )
-from floe.core.errors import FloeError
+from floe.core.config import home
+from floe.core.errors import BadConfig, FloeError
 
 app = typer.Typer(
     name="floe",
@@ -74,5 +76,18 @@ def main(*args: Any) -> None:
             raise
         print(f"floe: {chat.visible(error.message)}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if _state["debug"] or not _is_at_home(error.filename):
+            raise
+        reason = f"{error.filename} cannot be used: {error.strerror}"
+        print(f"floe: {reason}. FLOE_HOME must name a folder to write in", file=sys.stderr)
+        sys.exit(BadConfig.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _is_at_home(name: object) -> bool:
+    """Whether a file's name is FLOE_HOME, above it or inside it."""
+    folder = home()
+    path = Path(str(name))
+    return path in (folder, *folder.parents) or folder in path.parents

@@ -20,8 +20,20 @@ from floe.core.errors import BadConfig
 
 
 def home() -> Path:
-    """Where models, adapters and the ledger live: FLOE_HOME, else ~/.cache/floe."""
-    return Path(os.environ.get("FLOE_HOME") or Path.home() / ".cache" / "floe").expanduser()
+    """Where models, adapters and the ledger live: FLOE_HOME, else ~/.cache/floe.
+
+    Raises:
+        BadConfig: something that is no folder is there, or above it.
+    """
+    folder = Path(os.environ.get("FLOE_HOME") or Path.home() / ".cache" / "floe").expanduser()
+    try:
+        there = next(p for p in (folder, *folder.parents) if p.exists())
+        fault = "" if there.is_dir() else f"{there} is not a folder"
+    except OSError as error:
+        fault = error.strerror or type(error).__name__
+    if fault:
+        raise BadConfig(f"FLOE_HOME={folder} cannot be used: {fault}", param="FLOE_HOME")
+    return folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,12 +160,25 @@ class Secrets:
 
     @classmethod
     def from_environment(cls) -> Secrets:
-        """FLOE_API_KEY guards the server, FLOE_CLOUD_KEY is sent to the cloud, FLOE_ADMIN_KEY."""
+        """FLOE_API_KEY guards the server, FLOE_CLOUD_KEY is sent to the cloud, FLOE_ADMIN_KEY.
+
+        An empty one is none; space around one is no part of it.
+
+        Raises:
+            BadConfig: nothing but space, which would look like a key.
+        """
         return cls(
-            api_key=os.environ.get("FLOE_API_KEY") or None,
-            cloud_key=os.environ.get("FLOE_CLOUD_KEY") or None,
-            admin_key=os.environ.get("FLOE_ADMIN_KEY") or None,
+            api_key=_secret("FLOE_API_KEY"),
+            cloud_key=_secret("FLOE_CLOUD_KEY"),
+            admin_key=_secret("FLOE_ADMIN_KEY"),
         )
+
+
+def _secret(name: str) -> str | None:
+    given = os.environ.get(name, "")
+    if given and not given.strip():
+        raise BadConfig(f"{name} is blank: set it to a key, or unset it", param=name)
+    return given.strip() or None
 
 
 def load_config(path: Path | None) -> Config:
@@ -182,6 +207,11 @@ def check(config: Config) -> None:
     rules = [
         (0.0 <= config.fusion.weight <= 1.0, "fusion.weight", "between 0 and 1"),
         (0.0 <= config.fusion.cloud_share <= 1.0, "fusion.cloud_share", "between 0 and 1"),
+        (
+            bool(config.fusion.weights.strip()),
+            "fusion.weights",
+            '"auto", "off" or the path of a file',
+        ),
         (config.fusion.budget_ms >= 0, "fusion.budget_ms", "0 or more"),
         (config.fusion.first_budget_ms >= 0, "fusion.first_budget_ms", "0 or more"),
         (config.routing.temperature > 0, "routing.temperature", "above 0"),

@@ -79,12 +79,16 @@ def headers_of(error: Exception) -> Mapping[str, str]:
 
 
 def note(error: Exception, *, request_id: str) -> None:
-    """Log what the operator must know: class and place, never the message, which may quote text."""
+    """Log what the operator must know: class and place, never the message, which may quote text.
+
+    Being busy is no fault: it is answered with 503, counted in /metrics and logged for debugging.
+    """
     if isinstance(error, FloeError) and error.http_status < 500:
         return
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown place"
-    log.error("request %s failed: %s at %s", request_id, type(error).__name__, place)
+    level = logging.DEBUG if isinstance(error, Busy) else logging.ERROR
+    log.log(level, "request %s failed: %s at %s", request_id, type(error).__name__, place)
 
 
 def _code(error: FloeError) -> str | None:

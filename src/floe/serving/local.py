@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -18,6 +19,8 @@ from floe.routing.router import AUTO
 from floe.serving.hot_answers import HotAnswers, Judges
 from floe.serving.service import Embedder, ModelRecord, Service
 
+log = logging.getLogger("floe.serving")
+
 
 def service_of(edge: Edge, secrets: Secrets) -> Service:
     """Everything `build_app` needs, from one assembled edge."""
@@ -25,6 +28,7 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
     def ask(request: Request) -> AsyncGenerator[Event, None]:
         return answer(request, edge.parts)
 
+    warn_if_cut(edge.config.model.context_tokens, edge.engine.info.context_tokens)
     hot = hot_answers(edge, ask) if edge.config.serve.hot_answers_bytes else None
     return Service(
         answer=hot or ask,
@@ -43,6 +47,16 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
         api_key=secrets.api_key,
         fingerprint=f"floe-{__version__}-{edge.engine.info.digest[:12]}",
     )
+
+
+def warn_if_cut(wanted_tokens: int, given_tokens: int) -> None:
+    """Say once in the log that the context is shorter than configured."""
+    if given_tokens < wanted_tokens:
+        log.warning(
+            "model.context_tokens = %d was cut to %d: the model was trained on no more",
+            wanted_tokens,
+            given_tokens,
+        )
 
 
 def hot_answers(edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]]) -> HotAnswers:
