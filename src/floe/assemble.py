@@ -103,7 +103,7 @@ def open_store(config: Config, engine: LlamaCppEngine, *, home: Path) -> Adapter
     """The adapter store of this model, with the shipped adapters put in once."""
     folder = Path(config.adapters.folder) if config.adapters.folder else home / "adapters"
     root = folder.expanduser() / safe_name(engine.info.name, what="model")
-    store = AdapterStore(root, engine.info)
+    store = AdapterStore(root, engine.info, reserved={EMBEDDING})
     if config.adapters.shipped:
         _put_in_shipped(store, engine, root / "shipped.json")
     return store

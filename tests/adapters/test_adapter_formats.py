@@ -57,7 +57,10 @@ def test_float16_keeps_a_tiny_b(tmp_path: Path) -> None:
 
 def test_values_beyond_float16_are_written_as_float32(tmp_path: Path) -> None:
     pair = toys.lora(names=("blk.0.attn_q",)).pairs["blk.0.attn_q"]
-    huge = LoraPair(a_RI=pair.a_RI * np.float32(1e7), b_OR=pair.b_OR * np.float32(1e7))
+    a_RI, b_OR = np.zeros_like(pair.a_RI), np.zeros_like(pair.b_OR)
+    a_RI[0, 0], b_OR[:, 0] = 2**20, pair.b_OR[:, 0] * np.float32(2**-20)
+    b_OR[0, 1], a_RI[1] = 2**20, pair.a_RI[1] * np.float32(2**-20)
+    huge = LoraPair(a_RI=a_RI, b_OR=b_OR)  # each is large, the product is not
     lora = LoraTensors(architecture="llama", pairs={"blk.0.attn_q": huge})
     write_lora_gguf(tmp_path / "a.gguf", lora, "llama")
     back = read_lora_gguf(tmp_path / "a.gguf", MODEL).pairs["blk.0.attn_q"]

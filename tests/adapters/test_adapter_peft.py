@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from floe.adapters import names
-from floe.adapters.lora import base_name
+from floe.adapters.lora import MAX_CHANGE, base_name, change_rms
 from floe.adapters.peft import read_peft
 from floe.adapters.peft_config import read_config
 from floe.adapters.safetensors import parse_safetensors
@@ -71,8 +71,8 @@ def test_rows_of_q_and_k_are_reordered_only_where_the_base_is(
 def test_a14_a16_scales_follow_patterns_and_rslora(tmp_path: Path) -> None:
     values = toys.tensors()
     rng = np.random.default_rng(1)
-    values[toys.key(1, Q0, "A")] = rng.normal(size=(9, 64)).astype(np.float32)
-    values[toys.key(1, Q0, "B")] = rng.normal(size=(64, 9)).astype(np.float32)
+    values[toys.key(1, Q0, "A")] = rng.normal(0, 0.2, (9, 64)).astype(np.float32)
+    values[toys.key(1, Q0, "B")] = rng.normal(0, 0.2, (64, 9)).astype(np.float32)
     patterns = {
         "rank_pattern": {r"layers.1.self_attn.q_proj": 9},
         "alpha_pattern": {r".*\.1\.self_attn\.q_proj": 36, "v_proj": 12},
@@ -163,6 +163,30 @@ def test_all_faults_come_in_one_message(tmp_path: Path) -> None:
     values[toys.key(0, Q0, "A")][0, 0] = np.nan
     text = refused(toys.folder(tmp_path, values, use_dora=True, bias="all"), "DoRA", "bias", "NaN")
     assert text.count("\n- ") == 3
+
+
+@pytest.mark.parametrize("alpha", [1e30, 1e6, -1e30])
+def test_finite_but_absurd_scales_are_refused(tmp_path: Path, alpha: float) -> None:
+    text = refused(toys.folder(tmp_path, lora_alpha=alpha), "blk.0.attn_q: changes its layer by")
+    assert "the most is 2.5; trained adapters have about 0.003. Check lora_alpha and r" in text
+
+
+def test_the_size_of_a_change_is_that_of_its_product() -> None:
+    for seed in range(5):
+        pair = toys.lora(seed, rank=seed + 1).pairs["blk.0.attn_k"]
+        expected = np.sqrt((toys.delta(pair) ** 2).mean())
+        assert change_rms(pair) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(0.99, True), (1.01, False)])
+def test_a_change_is_taken_up_to_the_bound(tmp_path: Path, factor: float, fits: bool) -> None:
+    pairs = read_peft(toys.folder(tmp_path / "one"), QWEN).pairs
+    alpha = 8 * factor * MAX_CHANGE / max(map(change_rms, pairs.values()))
+    folder = toys.folder(tmp_path / "two", lora_alpha=alpha)
+    if fits:
+        assert max(map(change_rms, read_peft(folder, QWEN).pairs.values())) < MAX_CHANGE
+    else:
+        refused(folder, "changes its layer by 2.5")
 
 
 def with_extra(name: str, shape: tuple[int, ...] = (4, 4)) -> toys.Tensors:

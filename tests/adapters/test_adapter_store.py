@@ -129,13 +129,24 @@ def test_a29_names_cannot_leave_the_store(store: AdapterStore, tmp_path: Path, n
     assert store.list() == ()
 
 
-@pytest.mark.parametrize("name", ["auto", MODEL.name])
-def test_names_that_requests_give_to_something_else_are_refused(
-    store: AdapterStore, tmp_path: Path, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["auto", "Auto", MODEL.name, MODEL.name.upper(), "wordllama-256"])
+def test_names_that_requests_give_to_something_else_are_refused(tmp_path: Path, name: str) -> None:
+    store = AdapterStore(tmp_path / "store", MODEL, reserved={"wordllama-256"})
     with pytest.raises(BadRequest, match="never reaches an adapter of that name"):
         store.add(toys.folder(tmp_path / "a"), name=name)
     assert store.list() == ()
+
+
+@pytest.mark.parametrize("given", ["C:\\x", "~/no such folder", "absent.gguf"])
+def test_a40_a_path_with_nothing_there_is_named_and_what_was_expected(
+    store: AdapterStore, given: str
+) -> None:
+    with pytest.raises(BadAdapter) as caught:
+        store.add(Path(given))
+    assert caught.value.message == (
+        f"there is nothing at {given}; expected a PEFT folder (adapter_config.json, "
+        "adapter_model.safetensors) or a .gguf file"
+    )
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors", "card.json"])

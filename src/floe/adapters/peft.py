@@ -57,7 +57,8 @@ def read_peft(folder: Path, model: ModelInfo, *, any_base: bool = False) -> Lora
         fault = (
             base_fault(config.base, model)
             if config.base
-            else "names no base model (base_model_name_or_path). Add it, or allow any base"
+            else "names no base model (base_model_name_or_path). Add it, or add the adapter with "
+            "--any-base"
         )
         faults += [fault] if fault else []
     if model.architecture not in names.KNOWN:

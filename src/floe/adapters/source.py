@@ -39,6 +39,13 @@ def shipped() -> Iterator[Path]:
         yield from sorted(p for p in root.iterdir() if (p / CONFIG).is_file())
 
 
+def existing(path: Path) -> Path:
+    """The absolute path. Raises BadAdapter if nothing is there, with the path as it was given."""
+    if not path.expanduser().exists():
+        raise BadAdapter(_unknown(path))
+    return path.expanduser().resolve()
+
+
 def read_source(path: Path, model: ModelInfo, *, any_base: bool = False) -> Source:
     """The adapter at `path`; centroid.json and card.json in its folder are read too.
 
@@ -104,6 +111,6 @@ def _unknown(path: Path) -> str:
         )
     if path.suffix == ".safetensors":
         return f"{path} lacks its config: give the folder that holds it; {expected}"
-    if not path.exists():
+    if not path.expanduser().exists():
         return f"there is nothing at {path}; {expected}"
     return f"{path} is not an adapter; {expected}"

@@ -10,7 +10,7 @@ import dataclasses
 import fcntl
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from floe.adapters.digest import content_digest
 from floe.adapters.formats import parse_lora_gguf, write_lora_gguf
 from floe.adapters.lora import LoraTensors
 from floe.adapters.manifest import Record, read_record, write_record
-from floe.adapters.source import Source, read_source
+from floe.adapters.source import Source, existing, read_source
 from floe.core.adapter import AdapterManifest, Centroid, StoredAdapter
 from floe.core.errors import BadAdapter, BadRequest, NotFound
 from floe.core.files import safe_name, sha256_file, sync_folder
@@ -41,8 +41,10 @@ class Entry:
 class AdapterStore:
     """The adapters of one model under `root`; safe for several threads and processes."""
 
-    def __init__(self, root: Path, model: ModelInfo) -> None:
+    def __init__(self, root: Path, model: ModelInfo, *, reserved: Collection[str] = ()) -> None:
+        """`reserved`: names that requests use for something else, besides "auto" and the base's."""
         self._root, self._model = root, model
+        self._reserved = {n.lower() for n in ("auto", model.name, *model.names, *reserved)}
         self._manifests, self._objects = root / "manifests", root / "objects"
         for folder in (self._manifests, self._objects):
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +69,10 @@ class AdapterStore:
             BadAdapter: it cannot be applied to this model; nothing was changed.
             BadRequest: a name that is not allowed, or taken by other content (without `replace`).
         """
-        source = source.expanduser().resolve()
+        source = existing(source)
         default = source.name if source.is_dir() else source.stem
         name = safe_name(default if name is None else name, what="adapter")
-        if name in ("auto", self._model.name):
+        if name.lower() in self._reserved:
             raise BadRequest(
                 f"a request for {name!r} never reaches an adapter of that name. Choose another "
                 "with --name",
