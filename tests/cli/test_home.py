@@ -63,6 +63,9 @@ def test_other_faults_of_the_system_keep_their_traceback(monkeypatch: pytest.Mon
     monkeypatch.setattr(main, "app", lambda: Path("/sys/x/y").read_text())
     with pytest.raises(FileNotFoundError):
         main.main()
+    monkeypatch.setenv("FLOE_HOME", "/dev/null")
+    with pytest.raises(FileNotFoundError):
+        main.main()
 
 
 @pytest.mark.parametrize("command", ["serve", "up"])

@@ -88,6 +88,9 @@ def main(*args: Any) -> None:
 
 def _is_at_home(name: object) -> bool:
     """Whether a file's name is FLOE_HOME, above it or inside it."""
-    folder = home()
+    try:
+        folder = home()
+    except BadConfig:
+        return False
     path = Path(str(name))
     return path in (folder, *folder.parents) or folder in path.parents
