@@ -55,6 +55,7 @@ def test_a35_a_refused_adapter_is_an_error_and_is_not_listed(home: Path, tiny: T
     assert done.returncode == 5
     assert done.stdout == ""
     assert "else-7b" in done.stderr
+    assert "--any-base" in done.stderr
     assert listed(home, tiny) == {}
 
 
@@ -69,3 +70,45 @@ def test_add_inspect_verify_remove(home: Path, tiny: TinyModel) -> None:
     assert adapters(home, tiny, "rm", "letters").returncode == 0
     assert listed(home, tiny) == {}
     assert adapters(home, tiny, "rm", "letters").returncode == 4
+
+
+def test_an_adapter_larger_than_the_budget_is_added_with_a_warning(
+    home: Path, tiny: TinyModel
+) -> None:
+    (home / "floe.toml").write_text("[adapters]\nbudget_bytes = 1000\n")
+    make_tiny_adapter(home / "big", seed=1)
+    done = adapters(home, tiny, "add", "big")
+    assert done.returncode == 0, done.stderr
+    size = listed(home, tiny)["big"]["file_bytes"]
+    assert (
+        f"warning: big needs {size} bytes in memory, adapters.budget_bytes is 1000: no request "
+        "can use it until that setting is raised" in done.stderr
+    )
+
+
+def test_removing_a_shipped_name_says_how_to_restore_it(home: Path, tiny: TinyModel) -> None:
+    make_tiny_adapter(home / "maths", seed=1)
+    assert adapters(home, tiny, "add", "maths").returncode == 0
+    done = adapters(home, tiny, "rm", "maths")
+    assert done.returncode == 0
+    assert "maths comes with Floe; put it back with: floe adapters restore maths" in done.stderr
+    again = adapters(home, tiny, "restore", "maths")  # made for another base than the tiny model
+    assert again.returncode == 5
+    assert "cannot be applied" in again.stderr
+    unknown = adapters(home, tiny, "restore", "letters")
+    assert unknown.returncode == 4
+    assert "no adapter 'letters' comes with Floe; these do: code, finance" in unknown.stderr
+
+
+@pytest.mark.parametrize("name", ["auto", "wordllama-256"])
+def test_a_name_of_something_else_is_refused(home: Path, tiny: TinyModel, name: str) -> None:
+    make_tiny_adapter(home / "letters", seed=1)
+    done = adapters(home, tiny, "add", "letters", "--name", name)
+    assert done.returncode != 0
+    assert f"a request for '{name}' never reaches an adapter of that name" in done.stderr
+
+
+def test_a40_a_windows_path_is_told_what_was_expected(home: Path, tiny: TinyModel) -> None:
+    done = adapters(home, tiny, "add", "C:\\x")
+    assert done.returncode == 5
+    assert "there is nothing at C:\\x; expected a PEFT folder" in done.stderr.replace("\n", " ")

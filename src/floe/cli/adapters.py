@@ -15,9 +15,12 @@ from floe.cli.common import ConfigOption, JsonOption, ModelOption, progress_bar,
 
 if TYPE_CHECKING:
     from floe.adapters.store import AdapterStore
+    from floe.core.adapter import StoredAdapter
     from floe.engine.llamacpp import LlamaCppEngine
 
-app = typer.Typer(help="List, add, remove, inspect and verify adapters.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, add, remove, restore, inspect and verify adapters.", no_args_is_help=True
+)
 NameArgument = Annotated[str, typer.Argument(help="The adapter's name.")]
 
 
@@ -97,8 +100,43 @@ def add(
         engine.unload_adapter(probe)
         if prompts is not None:
             store.set_centroid(stored.manifest.name, _centroid(prompts))
+    _warn_of_size(stored, read_config(config, model=model).adapters.budget_bytes)
     m = stored.manifest
     print(f"added {m.name}: rank {m.rank}, {m.modules} modules, {m.digest[:12]}")
+
+
+def _warn_of_size(stored: StoredAdapter, budget_bytes: int) -> None:
+    needed, name = stored.manifest.file_bytes, stored.manifest.name
+    if needed > budget_bytes:
+        say(
+            f"warning: {name} needs {needed} bytes in memory, adapters.budget_bytes is "
+            f"{budget_bytes}: no request can use it until that setting is raised"
+        )
+
+
+@app.command("restore")
+def restore(name: NameArgument, config: ConfigOption = None, model: ModelOption = None) -> None:
+    """Put an adapter that comes with Floe back into the store, as it was shipped.
+
+    Example: floe adapters restore maths
+    """
+    from floe.core.errors import NotFound
+
+    folders = _shipped()
+    if name not in folders:
+        raise NotFound(
+            f"no adapter {name!r} comes with Floe; these do: {', '.join(folders) or 'none'}",
+            param="name",
+        )
+    with _opened(config, model) as (_, store):
+        stored = store.add(folders[name], replace=True)
+    print(f"restored {name}: {stored.manifest.digest[:12]}")
+
+
+def _shipped() -> dict[str, Path]:
+    from floe.adapters.source import shipped
+
+    return {folder.name: folder for folder in shipped()}
 
 
 def _centroid(prompts: Path) -> Any:
@@ -122,6 +160,8 @@ def remove(name: NameArgument, config: ConfigOption = None, model: ModelOption =
     with _opened(config, model) as (_, store):
         store.remove(name)
     print(f"removed {name}")
+    if name in _shipped():
+        say(f"{name} comes with Floe; put it back with: floe adapters restore {name}")
 
 
 @app.command("inspect")
