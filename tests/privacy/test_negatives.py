@@ -40,6 +40,10 @@ NEGATIVES = {
     "measures": "from 1990-2000 to 2010-2020, 12 x 34 x 56 mm, 100 000 000 km, 25 %",
     "prose": "Call me Ishmael. The mobile app was reached by 3000 people at the office in 2019.",
     "chinese": "请用中文解释光合作用，并举三个例子。2023年有12000名学生参加。",
+    "chinese_everyday": (
+        "我叫了一辆车，我是学生。如何计算圆的面积？北京市是中国的首都，这条路很长。高铁站在5号线旁边，"
+        "第3层2号。患者安全管理制度；本人高中毕业，熟悉Python。"
+    ),
     "iso_time": "2026-11-29T17:17:35.123456+00:00 took 1234 ms",
     "isbn": "ISBN 978-3-16-148410-0, RFC 3986, ISO 13616-1:2020, DOI 10.1000/182",
     "coordinates_grid": "0.1 0.2 0.3 0.4\n1.5 2.5 3.5 4.5\n",

@@ -20,6 +20,7 @@ MASKED_WHEN_BALANCED = frozenset(
         *("IP_ADDRESS", "DATE_OF_BIRTH", "MEDICAL_RECORD_NUMBER", "GOVERNMENT_ID", "PASSPORT"),
         *("DRIVER_LICENSE", "TAX_ID", "US_SSN", "UK_NHS", "UK_NINO", "DE_TAX_ID", "ES_NIF"),
         *("ES_NIE", "IT_FISCAL_CODE", "IN_AADHAAR", "PL_PESEL", "NL_BSN", "CN_RESIDENT_ID"),
+        *("IN_PAN", "LICENSE_PLATE"),
     }
 )
 # What opens doors or moves money: a text around it is not worth the risk.
