@@ -186,7 +186,7 @@ def test_the_hash_decides_and_every_source_is_named_with_its_reason(
         "  https://gone.example/t.gguf: the server answered 404 Not Found",
         f"  https://a.example/t.gguf: gave a file with sha256 {wrong}, expected {SHA}",
     ]
-    assert not (tmp_path / "models/t/t.gguf").exists()
+    assert not (tmp_path / "models/t").exists()
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,30 @@ def test_local_refusals(tmp_path: Path, gguf: Path) -> None:
     with pytest.raises(PullFailed, match=f"gave a file with sha256 {SHA}, expected 0000"):
         ensure(str(gguf), home=tmp_path / "home", sha256="0" * 64)
     assert gguf.read_bytes() == BODY
+    assert [p.name for p in (tmp_path / "home/models").iterdir()] == [".locks"]
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest) as caught:
+        ensure("/etc/passwd", home=tmp_path)
+    assert caught.value.message == (
+        "/etc/passwd is no model file; expected one that ends in .gguf, .safetensors, .onnx, .json"
+    )
+    for name in ("a.safetensors", "b.onnx", "c.JSON"):
+        (tmp_path / name).write_bytes(b"x")
+        assert ensure(str(tmp_path / name), home=tmp_path / "home").files["model"].is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [([], f"sha256 {SHA} (hashed)"), (["--sha256", SHA], f"{SHA} matches")]
+)
+def test_a_file_without_an_expected_hash_is_only_said_to_be_hashed(
+    tmp_path: Path, gguf: Path, options: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "floe", "pull", str(gguf), *options]
+    env = {**os.environ, "FLOE_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert said in done.stderr
 
 
 _CHILD = """

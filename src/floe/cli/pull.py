@@ -31,6 +31,8 @@ def pull(
     from floe.core.config import home
     from floe.core.errors import BadRequest
     from floe.models.pull import ensure
+    from floe.models.registry import KNOWN
+    from floe.models.sources import Local, parse_source
 
     if listing:
         _list(as_json)
@@ -43,7 +45,8 @@ def pull(
     if as_json:
         print(json.dumps({"name": pulled.name, "sha256": pulled.digest, "files": files}))
         return
-    say(f"{pulled.name}: sha256 {pulled.digest} matches")
+    unchecked = sha256 is None and ref not in KNOWN and isinstance(parse_source(ref), Local)
+    say(f"{pulled.name}: sha256 {pulled.digest} {'(hashed)' if unchecked else 'matches'}")
     for path in files.values():
         print(path)
 

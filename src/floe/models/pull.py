@@ -128,11 +128,16 @@ def _pull(
     _clear_staging(folder)
     old = cache.read_record(folder)
     files = []
-    with closing(_Fetcher(folder, progress=progress, transport=transport)) as fetcher:
-        for file in wanted.model.files:
-            known = old.file(file.file_name) if old and old.ref == wanted.ref else None
-            found = _present(folder, file, known, verify=verify)
-            files.append(found or fetcher.fetch(file))
+    try:
+        with closing(_Fetcher(folder, progress=progress, transport=transport)) as fetcher:
+            for file in wanted.model.files:
+                known = old.file(file.file_name) if old and old.ref == wanted.ref else None
+                found = _present(folder, file, known, verify=verify)
+                files.append(found or fetcher.fetch(file))
+    except BaseException:
+        _remove_if_empty(folder / ".parts")
+        _remove_if_empty(folder)
+        raise
     record = FolderRecord(
         name=wanted.model.name,
         ref=wanted.ref,
@@ -159,6 +164,11 @@ def _present(
     )
     expected = file.sha256 or (known.sha256 if known else None)
     return taken if taken.sha256 == expected else None
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _clear_staging(folder: Path) -> None:

@@ -15,6 +15,7 @@ from floe.models.cache import FolderRecord
 from floe.models.registry import KNOWN, KnownModel, ModelFile
 from floe.models.sources import Local, Source, parse_source, source_file_name
 
+_KINDS = (".gguf", ".safetensors", ".onnx", ".json")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -78,6 +79,11 @@ def _from_source(ref: str, source: Source, *, home: Path, sha256: str | None) ->
             raise NotFound(f"no file {source.path}", param="ref")
         if source.path.exists() and not source.path.is_file():  # a pipe or device may never end
             raise BadRequest(f"{source.path} is no regular file", param="ref")
+        if known is None and source.path.suffix.lower() not in _KINDS:
+            raise BadRequest(
+                f"{source.path} is no model file; expected one that ends in {', '.join(_KINDS)}",
+                param="ref",
+            )
     elif sha256 is None and known is None:
         raise BadRequest(
             "this source is not among the known models: give the file's hash with --sha256",
