@@ -34,6 +34,13 @@ EMAIL = [
     ("git clone git@github.com:org/repo.git", []),
     ("npm i lodash@4.17.21 and icon@2x.png", []),
     ("@property and user@localhost", []),
+    ("mail alice (at) example.com today", ["alice (at) example.com"]),
+    ("alice [at] example [dot] com.", ["alice [at] example [dot] com"]),
+    ("a.lee{AT}mail{dot}example.co.uk", ["a.lee{AT}mail{dot}example.co.uk"]),
+    ("alice@example[.]com", ["alice@example[.]com"]),
+    ("alice at example (dot) com", ["alice at example (dot) com"]),
+    ("x[at] = y.z and data[at] [dot] look at the dot com boom (at) noon. We", []),
+    ("the meeting (at) office.", []),
 ]
 PHONE = [
     ("call +1 415 555 2671 today", ["+1 415 555 2671"]),

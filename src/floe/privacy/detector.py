@@ -1,4 +1,4 @@
-"""All rules as one detector: normalise once, find, map the spans back."""
+"""All rules as one detector: normalise, decode, find in both copies, map the spans back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 
 from floe.privacy.base import Span
-from floe.privacy.normalise import normalise
+from floe.privacy.decoding import decoded
+from floe.privacy.normalise import Normalised, normalise
 from floe.privacy.rules import ALL
 from floe.privacy.rules.base import Rule
 from floe.privacy.rules.opaque import opaque_spans
@@ -23,13 +24,18 @@ class RuleDetector:
     def find(self, text: str) -> list[Span]:
         """Spans in `text`, by start; where two overlap only the better one is kept."""
         copy = normalise(text)
+        found = self._find(copy)
+        second = decoded(copy)
+        return best(found if second is None else found + self._find(second))
+
+    def _find(self, copy: Normalised) -> list[Span]:
         opaque = opaque_spans(copy.text)
         found: list[Span] = []
         for rule in self._rules:
             for span in rule.find(copy.text):
                 if rule.opaque_too or not _inside(span, opaque):
-                    found.append(span)
-        return [_mapped(span, *copy.original(span.start, span.end)) for span in best(found)]
+                    found.append(_mapped(span, *copy.original(span.start, span.end)))
+        return found
 
 
 def best(spans: Sequence[Span]) -> list[Span]:

@@ -1,4 +1,8 @@
-"""E-mail addresses (RFC 5321 shapes; Latin letters, so that Chinese around them is no part)."""
+"""E-mail addresses (RFC 5321 shapes; Latin letters, so that Chinese around them is no part).
+
+Also written for people: "alice (at) example.com", "alice [at] example [dot] com". Not covered:
+"alice at example dot com" without brackets, which ordinary sentences look like.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,20 @@ from floe.privacy.base import Span
 
 _LETTERS = "A-Za-z\u00c0-\u024f"
 _DOMAIN = re.compile(rf"@(?:[{_LETTERS}0-9-]{{1,63}}\.){{1,8}}(?P<top>[{_LETTERS}]{{2,24}})")
+_OPEN, _CLOSE = r"[\[({<]\s?", r"\s?[\])}>]"
+_LABEL = rf"[{_LETTERS}0-9](?:[{_LETTERS}0-9-]{{0,61}}[{_LETTERS}0-9])?"
+_BRACKET_DOT = rf" ?{_OPEN}(?:dot|d0t|punkt|point|\.){_CLOSE} ?"
+_TOP = rf"(?P<top>[{_LETTERS}]{{2,24}})(?![{_LETTERS}0-9])"
+_WRITTEN = (
+    re.compile(
+        rf" ?{_OPEN}(?:at|@|arroba){_CLOSE} ?(?:{_LABEL}(?:\.|{_BRACKET_DOT})){{1,8}}{_TOP}",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rf"(?: ?@ ?| at )(?:{_LABEL}\.){{0,6}}(?:{_LABEL}{_BRACKET_DOT}){{1,8}}{_TOP}",
+        re.IGNORECASE,
+    ),
+)
 _LOCAL = re.compile(rf"[{_LETTERS}0-9.!#$%&'*+/=?^_`{{|}}~-]")
 _LOCAL_MAX_CHARS = 64
 # "icon@2x.png" is a file name.
@@ -27,7 +45,11 @@ class EmailRule:
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
-        for match in _DOMAIN.finditer(text):
+        for pattern in (_DOMAIN, *_WRITTEN):
+            yield from self._found(pattern, text)
+
+    def _found(self, pattern: re.Pattern[str], text: str) -> Iterator[Span]:
+        for match in pattern.finditer(text):
             start = match.start()
             floor = max(0, start - _LOCAL_MAX_CHARS)
             while start > floor and _LOCAL.match(text[start - 1]):
