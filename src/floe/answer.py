@@ -105,17 +105,19 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         Busy: the deadline came before the start.
     """
     deadline = Deadline(request.budgets.deadline_ms)
-    verdict = await asyncio.to_thread(parts.gate.inspect, request.texts())
-    route = await asyncio.to_thread(parts.router.choose, request)
-    prompt = parts.encode(request)
-    request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
-    sampling = request.sampling
     async with AsyncExitStack() as stack:
+        inspecting = asyncio.ensure_future(asyncio.to_thread(parts.gate.inspect, request.texts()))
+        stack.callback(inspecting.cancel)
+        route = await asyncio.to_thread(parts.router.choose, request)
+        prompt = parts.encode(request)
+        request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
+        sampling = request.sampling
         async with deadline.beginning():
             route, adapters = await _leased(stack, parts, request, route)
             session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
         stack.callback(session.close)
         first_log_probs_V = wrap_future(session.submit(prompt))
+        verdict = await inspecting  # the SLM is reading already: only the cloud waits for this
         sent, masked = _outgoing(request, verdict, parts.mask)
         cloud = parts.cloud if request.cloud else None
         asked, advise = _Asked(), None
