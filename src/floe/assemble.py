@@ -152,8 +152,8 @@ def open_cloud(
             top_k=config.top_k,
             tokenizer_digest=tokenizer_digest,
             connect_timeout_ms=config.connect_timeout_ms,
-            budget_ms=waits.budget_ms,
-            first_budget_ms=waits.first_budget_ms,
+            budget_ms=waits.token_budget_ms,
+            first_budget_ms=waits.first_token_budget_ms,
             on_send=on_send,
         )
     return OpenAICloud(
@@ -161,8 +161,8 @@ def open_cloud(
         key=secrets.cloud_key,
         model=config.model,
         connect_timeout_ms=config.connect_timeout_ms,
-        budget_ms=waits.budget_ms,
-        first_budget_ms=waits.first_budget_ms,
+        budget_ms=waits.token_budget_ms,
+        first_budget_ms=waits.first_token_budget_ms,
         continues=config.continues,
         on_send=on_send,
     )
@@ -265,7 +265,7 @@ def _fuser(config: Config, engine: LlamaCppEngine, *, home: Path) -> Fuse:
     info = engine.info
     pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
     limits = Limits(
-        budget_ms=config.fusion.budget_ms, first_budget_ms=config.fusion.first_budget_ms
+        budget_ms=config.fusion.token_budget_ms, first_budget_ms=config.fusion.first_token_budget_ms
     )
     maps = LongerMaps(
         own_tokenizer=info.tokenizer_digest, n_vocab=info.n_vocab, folder=home / FUSION

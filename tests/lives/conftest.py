@@ -96,9 +96,8 @@ def new_edge(models_home: Path, tmp_path: Path) -> Iterator[Callable[[str], Serv
     started: list[Served] = []
 
     def make(cloud_url: str, fusion: str = "") -> Served:
-        text = (
-            "[model]\nthreads = 1\n[fusion]\nbudget_ms = 5000\nfirst_budget_ms = 30000\n" + fusion
-        )
+        budgets = "token_budget_ms = 5000\nfirst_token_budget_ms = 30000\n"
+        text = f"[model]\nthreads = 1\n[fusion]\n{budgets}{fusion}"
         if cloud_url:
             text += f'[cloud]\nkind = "floe"\nurl = "{cloud_url}"\n'
         config = tmp_path / "edge.toml"

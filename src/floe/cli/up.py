@@ -102,8 +102,8 @@ def _with_patience(fusion: FusionConfig) -> FusionConfig:
     """Budgets for a stand-in, which computes on the very cores the SLM needs."""
     return dataclasses.replace(
         fusion,
-        budget_ms=max(fusion.budget_ms, STAND_IN_BUDGET_MS),
-        first_budget_ms=max(fusion.first_budget_ms, STAND_IN_FIRST_BUDGET_MS),
+        token_budget_ms=max(fusion.token_budget_ms, STAND_IN_BUDGET_MS),
+        first_token_budget_ms=max(fusion.first_token_budget_ms, STAND_IN_FIRST_BUDGET_MS),
     )
 
 

@@ -129,8 +129,8 @@ class FusionConfig:
     weight: float = 0.5
     weights: str = "auto"
     cloud_share: float = 1.0
-    budget_ms: int = 250
-    first_budget_ms: int = 4_000
+    token_budget_ms: int = 250
+    first_token_budget_ms: int = 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +212,8 @@ def check(config: Config) -> None:
             "fusion.weights",
             '"auto", "off" or the path of a file',
         ),
-        (config.fusion.budget_ms >= 0, "fusion.budget_ms", "0 or more"),
-        (config.fusion.first_budget_ms >= 0, "fusion.first_budget_ms", "0 or more"),
+        (config.fusion.token_budget_ms >= 0, "fusion.token_budget_ms", "0 or more"),
+        (config.fusion.first_token_budget_ms >= 0, "fusion.first_token_budget_ms", "0 or more"),
         (config.routing.temperature > 0, "routing.temperature", "above 0"),
         (config.routing.top_k >= 1, "routing.top_k", "1 or more"),
         (0 < config.serve.port < 65536, "serve.port", "between 1 and 65535"),

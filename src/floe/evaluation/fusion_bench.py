@@ -221,7 +221,7 @@ def _alternatives(out: Figures) -> Figures:
 def _ends(pair: Pair, fuses: Fuses, plan: Plan, say: Say) -> Figures:
     """What a bad, dead or ending cloud does to a stream."""
     say("stalls, a black hole, ends at every token")
-    budget_ms = float(Config().fusion.budget_ms)
+    budget_ms = float(Config().fusion.token_budget_ms)
     requests = [
         asked(PROMPTS[n % 2], max_tokens=32, temperature=0.7, seed=SEED + n)
         for n in range(plan.stalled)

@@ -90,7 +90,7 @@ def fuses_of(engine: LlamaCppEngine, alignment: Alignment) -> Fuses:
         if gate is None
         else speculative(engine, alignment, weight, UNLIMITED_MS, UNLIMITED_MS, gate=gate),
         bounded=speculative(
-            engine, alignment, weight, defaults.budget_ms, defaults.first_budget_ms
+            engine, alignment, weight, defaults.token_budget_ms, defaults.first_token_budget_ms
         ),
         hasty=speculative(engine, alignment, weight, 100.0, 100.0),
         learned=learned,
