@@ -54,6 +54,22 @@ def gate(*detectors: Fake | RuleDetector, timeout_ms: int = 5000, max_chars: int
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "我住在北京市朝阳区建国路88号，我叫李小明",
+        "我叫张伟",
+        "车牌京A12345",
+        "mail alice (at) example.com",
+        "mail &#97;lice&#64;example.com",
+        "mail YWxpY2VAZXhhbXBsZS5jb20=",
+        "Pan ABCDE1234F",
+    ],
+)
+def test_a_person_in_chinese_or_encoded_stays_here(text: str) -> None:
+    assert gate(RuleDetector()).inspect([("prompt", text)]).action == "local"
+
+
 def test_clean_texts_may_leave() -> None:
     verdict = gate(RuleDetector()).inspect([("prompt", "What is 2 + 2?")])
     assert (verdict.action, verdict.reason) == ("allow", "nothing private found")

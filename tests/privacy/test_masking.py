@@ -246,3 +246,10 @@ def test_b17_a_stream_of_300_tokens_is_not_held_back() -> None:
     assert chunks[0] == "word0 "
     assert sum(not chunk for chunk in chunks) == 2  # only while the placeholder comes in
     assert chunks[152] == "Ada King "
+
+
+def test_a_chinese_introduction_is_masked() -> None:
+    text = "我叫李小明，住在北京市朝阳区建国路88号。李小明是学生。"
+    findings = [finding(s.entity, s.start, s.end) for s in RuleDetector().find(text)]
+    masking = mask_texts([("prompt", text)], findings)
+    assert text_of(masking) == "我叫[PERSON_1]，住在[STREET_ADDRESS_1]。[PERSON_1]是学生。"
