@@ -57,12 +57,14 @@ def test_what_is_no_ledger_is_an_error(path: Path, kind: str, more: tuple[str, .
     )
 
 
-def test_a_home_that_is_a_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "home").write_text("")
-    monkeypatch.setenv("FLOE_HOME", str(tmp_path / "home"))
+def test_a_place_that_cannot_be_looked_at_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floe.assemble.LEDGER", "x" * 300)  # longer than a name may be
     done = run()
     assert done.exit_code == 1
-    assert "Not a directory" in str(done.exception)
+    assert isinstance(done.exception, FloeError)
+    assert "File name too long" in done.exception.message
 
 
 def test_a_ledger_that_is_only_readable_is_shown_and_left_alone(path: Path) -> None:
