@@ -184,7 +184,10 @@ def test_a_dialogue_remembers_its_answers(server: Server) -> None:
 def test_ctrl_c_during_an_answer_stops_only_that_answer(server: Server) -> None:
     server.pieces = [event("Once upon")]
     server.hold.clear()
-    command = [sys.executable, "-m", "floe", "chat", "--url", server.url]
+    # A test run started in the background ignores Ctrl-C, and so would its children.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = f"{heed}from floe.cli.main import main; main(['chat', '--url', '{server.url}'])"
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, bufsize=0) as talk:
         assert talk.stdin and talk.stdout and talk.stderr
         talk.stdin.write(b"tell\n")
