@@ -27,7 +27,7 @@ from floe.engine.placement import Place, place_bound, place_idle, rows_to_forget
 
 _log = logging.getLogger(__name__)
 
-CHUNK_ALONE_TOKENS = 256
+CHUNK_ALONE_TOKENS = 384  # a newcomer waits for at most this much of a lone prompt; 256 costs 4 %
 CHUNK_SHARED_TOKENS = 32  # bounds how long another session's next token waits
 GATHER_S = 0.002  # what a step waits for those that could share its turn
 RECENT_S = 0.1  # a stream's next token is asked for this soon after the one before, or it rests
