@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from floe.fusion.align import Alignment
 from floe.fusion.cloud_drafts import CloudDraftsFuser
 from floe.fusion.longer import LongerMaps
 from floe.fusion.speculate import Limits, SpeculativeFuser
+from floe.fusion.weigh import Network
 from floe.fusion.weights import Weights, find_weights, load_weights
 from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
@@ -260,7 +261,19 @@ def open_weights(config: Config, engine: LlamaCppEngine, *, home: Path) -> Weigh
     )
 
 
-def _fuser(config: Config, engine: LlamaCppEngine, *, home: Path) -> Fuse:
+def _road(cloud: Cloud | None) -> Callable[[], Network] | None:
+    """How the road to a logit service is now, for the learned weight."""
+    if not isinstance(cloud, LogitCloud):
+        return None
+
+    def network() -> Network:
+        counted = cloud.counters()
+        return Network(round_trip_ms=counted.round_trip_p95_ms, loss=counted.loss_share)
+
+    return network
+
+
+def _fuser(config: Config, engine: LlamaCppEngine, cloud: Cloud | None, *, home: Path) -> Fuse:
     """The cloud scores the SLM's drafts, or where it cannot, the SLM checks the cloud's text."""
     info = engine.info
     pieces = [engine.token_bytes(t) for t in range(info.n_vocab)] if config.cloud.url else []
@@ -295,6 +308,7 @@ def _fuser(config: Config, engine: LlamaCppEngine, *, home: Path) -> Fuse:
         eos_ids=info.eos_ids,
         token_bytes=engine.token_bytes,
         is_sure=gate.is_sure if gate is not None else None,
+        network=_road(cloud),
     )
 
 
@@ -324,22 +338,23 @@ def edge(
         gate = open_gate(config, home=home)
         embedding = open_embedding(home=home, progress=progress)
         router = open_router(config, engine, store, embedding, cache)
+        cloud = open_cloud(
+            config.cloud,
+            secrets,
+            ledger,
+            tokenizer_digest=engine.info.tokenizer_digest,
+            fusion=config.fusion,
+        )
         parts = Parts(
             gate=gate,
             router=router,
             adapters=cache,
             engine=engine,
             encode=chat_format(engine).encode,
-            cloud=open_cloud(
-                config.cloud,
-                secrets,
-                ledger,
-                tokenizer_digest=engine.info.tokenizer_digest,
-                fusion=config.fusion,
-            ),
+            cloud=cloud,
             guard=guarded,
             mask=for_cloud,
-            fuse=_fuser(config, engine, home=home),
+            fuse=_fuser(config, engine, cloud, home=home),
         )
         yield Edge(
             config=config,

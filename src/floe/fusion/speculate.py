@@ -25,7 +25,7 @@ from floe.fusion.align import Alignment
 from floe.fusion.carry import NOTHING, carry_after
 from floe.fusion.drawing import Drawing
 from floe.fusion.pace import Pace
-from floe.fusion.weigh import Standing, Weigh
+from floe.fusion.weigh import QUIET, Network, Standing, Weigh
 
 FloatArray = NDArray[np.float32]
 FAILURES_TO_STOP = 3
@@ -78,7 +78,9 @@ class SpeculativeFuser:
 
     `weight` is the SLM's share, a number or what decides it place by place (the number 1 = the
     SLM alone; the cloud is not asked). Where `is_sure` (of the SLM's log-probabilities) holds, the
-    token is the SLM's own and the cloud is not asked about it.
+    token is the SLM's own and the cloud is not asked about it. `network` tells how the road to the
+    cloud is; it counts only where an answer is drawn at random without a seed, since a weight that
+    depends on the clock cannot be drawn again.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class SpeculativeFuser:
         eos_ids: frozenset[int],
         token_bytes: Callable[[int], bytes],
         is_sure: Callable[[FloatArray], bool] | None = None,
+        network: Callable[[], Network] | None = None,
     ) -> None:
         self._weight, self._limits, self._alignment = weight, limits, alignment
-        self._is_sure = is_sure
+        self._is_sure, self._network = is_sure, network
         self._eos_ids, self._token_bytes = eos_ids, token_bytes
 
     async def __call__(
@@ -128,6 +131,7 @@ class SpeculativeFuser:
             advise=advise if self._weight != 1.0 else None,
             first=first_log_probs_V,
             is_sure=self._is_sure,
+            network=self._network if _is_free(request) else None,
         )
         try:
             while not stream.is_over:
@@ -157,7 +161,9 @@ class _Stream:
         advise: Advise | None,
         first: asyncio.Future[FloatArray],
         is_sure: Callable[[FloatArray], bool] | None,
+        network: Callable[[], Network] | None,
     ) -> None:
+        self._network = network
         self._drawing, self._alignment, self._eos_ids = drawing, alignment, eos_ids
         self._is_sure = is_sure if advise is not None else None
         self._limits, self._max_tokens = limits, max_tokens
@@ -234,7 +240,11 @@ class _Stream:
         advice = self._known.get(head.start) if is_asked else None
         advice = self._carry.joined(advice, head.start)
         used = None if head.is_sure else advice
-        draw = self._drawing.draw(head.log_q_V, used, self._n_released)
+        network = QUIET
+        if self._network is not None:
+            age_ms = max(0.0, self._now() - self._answered_s) * 1000
+            network = replace(self._network(), age_ms=age_ms)
+        draw = self._drawing.draw(head.log_q_V, used, self._n_released, network)
         self._carry = carry_after(advice, draw.id, draw.data, self._alignment)
         self._text += draw.data
         self._ends.append(len(self._text))
@@ -384,6 +394,11 @@ class _Stream:
         for task in tasks:
             if not task.cancelled() and not isinstance(task.exception(), CloudFailed):
                 task.result()
+
+
+def _is_free(request: Request) -> bool:
+    """Nobody can expect the same answer again."""
+    return request.sampling.seed is None and request.sampling.temperature > 0
 
 
 def _from_unsure(drafts: list[_Drafted]) -> list[_Drafted]:
