@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.adapters.lora import (
-    MAX_FILE_BYTES,
     FloatArray,
     LoraPair,
     LoraTensors,
     base_fault,
     effect_faults,
     pair_faults,
+    read_whole,
     refuse,
     sample,
 )
@@ -73,7 +73,7 @@ def read_lora_gguf(path: Path, model: ModelInfo, *, any_base: bool = False) -> L
     Raises:
         BadAdapter: with every fault found, each saying what to do.
     """
-    return parse_lora_gguf(_read(path), str(path), model, any_base=any_base)
+    return parse_lora_gguf(read_whole(path), str(path), model, any_base=any_base)
 
 
 def parse_lora_gguf(
@@ -112,18 +112,6 @@ def parse_lora_gguf(
     return LoraTensors(
         architecture=model.architecture, pairs=pairs, base=str(base) if base else None
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
-            raise BadAdapter(f"{path} is no regular file. Copy the file itself")
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise BadAdapter(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadAdapter(f"cannot read {path}: {error.strerror}") from error
 
 
 def _alpha(meta: dict[str, Any]) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,23 @@ class LoraTensors:
     def rank(self) -> int:
         """The largest rank over modules."""
         return max(pair.rank for pair in self.pairs.values())
+
+
+def read_whole(path: Path) -> bytes:
+    """An adapter file's bytes.
+
+    Raises:
+        BadAdapter: no regular file, above MAX_FILE_BYTES, or unreadable.
+    """
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
+            raise BadAdapter(f"{path} is no regular file. Copy the file itself")
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise BadAdapter(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")
+        return path.read_bytes()
+    except OSError as error:
+        raise BadAdapter(f"cannot read {path}: {error.strerror}") from error
 
 
 def refuse(source: str, faults: Iterable[str]) -> None:

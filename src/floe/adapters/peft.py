@@ -10,13 +10,13 @@ import numpy as np
 
 from floe.adapters import names
 from floe.adapters.lora import (
-    MAX_FILE_BYTES,
     FloatArray,
     LoraPair,
     LoraTensors,
     base_fault,
     effect_faults,
     pair_faults,
+    read_whole,
     refuse,
     sample,
 )
@@ -66,7 +66,7 @@ def read_peft(folder: Path, model: ModelInfo, *, any_base: bool = False) -> Lora
             f"PEFT names are not known for architecture {model.architecture!r}. Convert it with "
             "llama.cpp's convert_lora_to_gguf.py and add the GGUF file"
         )
-    tensors = parse_safetensors(_read(weights), source=str(weights))
+    tensors = parse_safetensors(read_whole(weights), source=str(weights))
     modules, key_faults = _modules(tensors, model)
     faults += key_faults
     plain = {name: LoraPair(a_RI=a, b_OR=b) for name, (_, a, b) in modules.items()}
@@ -107,18 +107,6 @@ def _find(folder: Path) -> Path:
         faults.append(f"has no {CONFIG}; expected {CONFIG} and {WEIGHTS}")
     refuse(str(folder), faults)
     return folder / WEIGHTS
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may never end
-            raise BadAdapter(f"{path} is no regular file. Copy the file itself")
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise BadAdapter(f"{path} has {size} bytes; at most {MAX_FILE_BYTES} are read")
-        return path.read_bytes()
-    except OSError as error:
-        raise BadAdapter(f"cannot read {path}: {error.strerror}") from error
 
 
 _Modules = dict[str, tuple[str, FloatArray, FloatArray]]
