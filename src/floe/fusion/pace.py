@@ -17,7 +17,8 @@ class Pace:
 
     def __init__(self, *, budget_ms: float) -> None:
         self._budget_ms = budget_ms
-        self.step_ms = self.answer_ms = self._first_answer_ms = 0.0
+        self.step_ms = self.answer_ms = 0.0
+        self._first_answer_ms: float | None = None
         self.kept_share = 0.8
         self.question_places = _FIRST_PLACES
 
@@ -25,9 +26,9 @@ class Pace:
         """A step of the SLM took this long."""
         self.step_ms = _mean(self.step_ms, step_ms)
 
-    def answered(self, answer_ms: float, *, is_first: bool = False) -> None:
+    def answered(self, answer_ms: float) -> None:
         """A question took this long from sending to answer; the first one reads the prompt."""
-        if is_first:
+        if self._first_answer_ms is None:
             self._first_answer_ms = answer_ms
             return
         self.answer_ms = _mean(self.answer_ms, answer_ms)
@@ -39,7 +40,7 @@ class Pace:
     @property
     def usual_answer_ms(self) -> float:
         """What an answer takes, as far as is known; 0 before the first."""
-        return self.answer_ms or self._first_answer_ms
+        return self.answer_ms or self._first_answer_ms or 0.0
 
     def released(self, *, kept: bool) -> None:
         """A draft was kept, or corrected."""

@@ -66,7 +66,7 @@ class _Drafted:
 class _Question:
     """A block at the cloud: places from byte `start` to byte `end`; `late` once it was missed."""
 
-    task: asyncio.Task[tuple[Advice, ...]]
+    task: asyncio.Future[tuple[Advice, ...]]
     start: int
     end: int
     sent_s: float
@@ -176,10 +176,9 @@ class _Stream:
         self._known: dict[int, Advice] = {}
         self._text, self._n_released, self._last_id = b"", 0, -1
         self._ends: list[int] = []
-        self._gone: list[asyncio.Task[tuple[Advice, ...]]] = []
+        self._gone: list[asyncio.Future[tuple[Advice, ...]]] = []
         self._asked_to = -1
         self._failures, self._carry, self._pace = 0, NOTHING, Pace(budget_ms=limits.budget_ms)
-        self._is_first_answer = True
 
     @staticmethod
     def _now() -> float:
@@ -309,7 +308,8 @@ class _Stream:
             return
         if len(self._questions) >= self._limits.questions or any(q.late for q in self._questions):
             return
-        places = _from_unsure([d for d in self._drafts if d.start > self._asked_to])
+        unasked = (d for d in self._drafts if d.start > self._asked_to)
+        places = list(dropwhile(lambda d: d.is_sure, unasked))
         if not places or (self._questions and len(places) < self._pace.block_tokens()):
             return
         places = places[: self._pace.question_places]
@@ -326,7 +326,7 @@ class _Stream:
             draft=b"".join(d.data for d in draft),
             ends=(*self._ends, *(d.start + len(d.data) for d in (*before, *draft))),
         )
-        task = asyncio.ensure_future(_asked(self._advise, question))
+        task = asyncio.ensure_future(self._advise(question))
         start = len(question.answer)
         self._questions.append(_Question(task=task, start=start, end=end, sent_s=self._now()))
         self._asked_to = end
@@ -377,9 +377,7 @@ class _Stream:
         else:
             self._failures, self._answered_s = 0, self._now()
             if found:  # an empty answer may come from a guard and says nothing of the network
-                answer_ms = (self._now() - question.sent_s) * 1000
-                self._pace.answered(answer_ms, is_first=self._is_first_answer)
-                self._is_first_answer = False
+                self._pace.answered((self._now() - question.sent_s) * 1000)
             self._known.update((a.offset_bytes, a) for a in found)
 
     async def close(self) -> None:
@@ -399,12 +397,3 @@ class _Stream:
 def _is_free(request: Request) -> bool:
     """Nobody can expect the same answer again."""
     return request.sampling.seed is None and request.sampling.temperature > 0
-
-
-def _from_unsure(drafts: list[_Drafted]) -> list[_Drafted]:
-    """From the first place on that the cloud is asked about."""
-    return list(dropwhile(lambda d: d.is_sure, drafts))
-
-
-async def _asked(advise: Advise, question: Question) -> tuple[Advice, ...]:
-    return await advise(question)
