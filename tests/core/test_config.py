@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floe.cli.init import commented_config
-from floe.core.config import Config, Secrets, home, load_config
+from floe.core.config import Config, Secrets, TenantConfig, home, load_config
 from floe.core.errors import BadConfig
 
 
@@ -30,6 +30,8 @@ def test_the_written_configuration_is_the_defaults(tmp_path: Path) -> None:
 def test_every_setting_is_written() -> None:
     written = tomllib.loads(commented_config())
     for section in dataclasses.fields(Config):
+        if section.name == "tenants":
+            continue
         record = getattr(Config(), section.name)
         assert set(written[section.name]) == {f.name for f in dataclasses.fields(record)}
 
@@ -118,3 +120,26 @@ def test_a_home_that_is_a_file_is_refused(
     monkeypatch.setenv("FLOE_HOME", "x" * 5_000)
     with pytest.raises(BadConfig, match="cannot be used: File name too long"):
         home()
+
+
+def test_tenants_are_read_by_name(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, '[tenants.ward]\nguaranteed_bytes = 5\nadapters = ["law", "maths"]\n')
+    )
+    assert config.tenants["ward"].adapters == ("law", "maths")
+    assert config.tenants["ward"].guaranteed_bytes == 5
+
+
+def test_the_written_example_of_a_tenant_can_be_used(tmp_path: Path) -> None:
+    text = commented_config()
+    example = text[text.index("# [tenants.NAME]") :].replace("\n# ", "\n").removeprefix("# ")
+    assert load_config(write(tmp_path, example)).tenants == {"NAME": TenantConfig()}
+
+
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [('"law"', "adapters must be a list"), ('["law", 3]', r"adapters\[1\] must be str")],
+)
+def test_a_list_in_the_configuration_is_checked(tmp_path: Path, adapters: str, said: str) -> None:
+    with pytest.raises(BadConfig, match=said):
+        load_config(write(tmp_path, f"[tenants.ward]\nadapters = {adapters}\n"))

@@ -31,22 +31,34 @@ def init(
 
 def commented_config() -> str:
     """The defaults as TOML, each section under its meaning."""
-    from floe.core.config import Config
+    from floe.core.config import Config, TenantConfig
 
     lines = [
         "# Floe's configuration: every setting with its default. Unknown keys are errors.",
         "# Keys come from the environment only: FLOE_API_KEY, FLOE_CLOUD_KEY, FLOE_ADMIN_KEY.",
     ]
     for section in dataclasses.fields(Config):
-        record: Any = getattr(Config(), section.name)
-        lines += ["", *(f"# {line.strip()}" for line in (record.__doc__ or "").splitlines())]
-        lines.append(f"[{section.name}]")
-        for setting in dataclasses.fields(record):
-            lines.append(f"{setting.name} = {_toml(getattr(record, setting.name))}")
+        if section.name == "tenants":
+            continue
+        lines += ["", *_section(section.name, getattr(Config(), section.name))]
+    example = _section("tenants.NAME", TenantConfig())
+    lines += ["", *(line if line.startswith("#") else f"# {line}" for line in example)]
     return "\n".join(lines) + "\n"
+
+
+def _section(title: str, record: Any) -> list[str]:
+    """A record's meaning, its title and its values."""
+    settings = [(f.name, getattr(record, f.name)) for f in dataclasses.fields(record)]
+    return [
+        *(f"# {line.strip()}".rstrip() for line in (record.__doc__ or "").splitlines()),
+        f"[{title}]",
+        *(f"{name} = {_toml(value)}" for name, value in settings),
+    ]
 
 
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(v) for v in value)}]"
     return f'"{value}"' if isinstance(value, str) else str(value)

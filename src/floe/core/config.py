@@ -73,7 +73,7 @@ class PrivacyConfig:
     masked, keys and accounts keep it here. `entities`: exceptions, {PERSON = "local"}.
     """
 
-    policy: Literal["strict", "balanced"] = "strict"
+    policy: Literal["strict", "balanced", "custom"] = "strict"
     entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
     ner: Literal["auto", "on", "off"] = "auto"
     max_chars: int = 100_000
@@ -134,6 +134,23 @@ class FusionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TenantConfig:
+    """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case).
+
+    `guaranteed_bytes` of resident adapters nobody else can take; `share` weighs the fair order,
+    a higher `priority` goes first. `adapters`: what it may use, empty = all. `policy` and
+    `entities` are its privacy policy, "" = as in [privacy].
+    """
+
+    guaranteed_bytes: int = 0
+    share: float = 1.0
+    priority: int = 0
+    adapters: tuple[str, ...] = ()
+    policy: Literal["", "strict", "balanced", "custom"] = ""
+    entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything `floe.toml` can say."""
 
@@ -144,6 +161,7 @@ class Config:
     adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
     cloud: CloudConfig = field(default_factory=CloudConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
+    tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +292,12 @@ def _value(hint: Any, value: Any, *, where: str) -> Any:
         if not isinstance(value, dict):
             raise BadConfig(f"[{where}] must be a table", param=where)
         return {k: _value(get_args(hint)[1], v, where=f"{where}.{k}") for k, v in value.items()}
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise BadConfig(f"{where} must be a list", param=where)
+        return tuple(
+            _value(get_args(hint)[0], v, where=f"{where}[{n}]") for n, v in enumerate(value)
+        )
     if isinstance(hint, UnionType):
         hint = next(a for a in get_args(hint) if a is not type(None))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
