@@ -149,8 +149,8 @@ def test_the_object_is_flat_and_whole(figures: dict[str, Any]) -> None:
 
 
 def test_every_goal_and_bar_names_a_field(figures: dict[str, Any]) -> None:
-    assert {g.field for g in report.GOALS["decode"]} <= set(figures)
-    assert {key for c in report.CHARTS["decode"] for _, key in c.bars} <= set(figures)
+    assert {g.field for g in report.PAGES["decode"].goals} <= set(figures)
+    assert {key for c in report.PAGES["decode"].charts for _, key in c.bars} <= set(figures)
 
 
 def test_an_unknown_benchmark_is_told_the_nearest() -> None:

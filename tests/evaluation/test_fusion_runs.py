@@ -21,7 +21,7 @@ from floe.evaluation.fusion_quality import quality_figures
 from floe.evaluation.fusion_runs import Pair, Streamed, asked, stream
 from floe.evaluation.fusion_takeovers import ENDS, ending, takeovers
 from floe.evaluation.netem import Network
-from floe.evaluation.report import GOALS
+from floe.evaluation.report import PAGES
 from floe.fusion.align import Alignment
 from floe.fusion.generate import Fuser
 from floe.fusion.speculate import Limits, SpeculativeFuser
@@ -227,5 +227,5 @@ def test_without_learned_weights_there_are_no_figures_of_quality() -> None:
 
 
 def test_every_goal_is_a_field_that_is_null_until_measured() -> None:
-    assert {goal.field for goal in GOALS["fusion"]} <= set(FIELDS)
+    assert {goal.field for goal in PAGES["fusion"].goals} <= set(FIELDS)
     assert all(field in FIELDS for field in ("bytes_per_token_up", "bytes_per_token_down"))

@@ -1,88 +1,34 @@
-"""Goals and plots of `floe bench fusion`, and lines of figures as SVG."""
+"""Goals and plots of `floe bench fusion`."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from floe.evaluation.goals import Goal
+from floe.evaluation.plot import Lines
 
-Figures = Mapping[str, Any]
-Point = tuple[float, float]
-_WIDTH, _HEIGHT, _LEFT, _TOP = 480, 220, 56, 12
-_COLOURS = ("#3a6ea5", "#b5482a", "#4d8b4a", "#7a5ba6", "#777777")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Series over one axis: a label and the points' fields, x a number or a field itself."""
-
-    title: str
-    unit: str
-    x_unit: str
-    series: tuple[tuple[str, tuple[tuple[float | str, str], ...]], ...]
-
-    def svg(self, figures: Figures) -> str:
-        """The plot, with a dot for each value; points that were not measured are left out."""
-        known = [(label, _points(points, figures)) for label, points in self.series]
-        known = [(label, points) for label, points in known if points]
-        heading = f"<h2>{html.escape(self.title)}, {html.escape(self.unit)}</h2>"
-        if not known:
-            return f"{heading}<p>not measured</p>"
-        x_most = max(x for _, points in known for x, _ in points) or 1.0
-        y_most = max(y for _, points in known for _, y in points) or 1.0
-        lines = "".join(
-            _line(n, label, points, x_most, y_most) for n, (label, points) in enumerate(known)
-        )
-        return (
-            f'{heading}<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH + 240}" '
-            f'height="{_HEIGHT + 50}" role="img" aria-label="{html.escape(self.title)}">'
-            f"{_axes(x_most, y_most, self.x_unit)}{lines}</svg>"
-        )
-
-
-def _points(points: Sequence[tuple[float | str, str]], figures: Figures) -> list[Point]:
-    found = ((figures.get(x) if isinstance(x, str) else x, figures.get(y)) for x, y in points)
-    return sorted((float(x), float(y)) for x, y in found if x is not None and y is not None)
-
-
-def _place(x: float, y: float, x_most: float, y_most: float) -> tuple[float, float]:
-    return (
-        round(_LEFT + (_WIDTH - _LEFT) * x / x_most, 1),
-        round(_TOP + _HEIGHT * (1.0 - max(y, 0.0) / y_most), 1),
-    )
-
-
-def _axes(x_most: float, y_most: float, x_unit: str) -> str:
-    bottom = _TOP + _HEIGHT
-    frame = (
-        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_WIDTH}" fill="none" stroke="#999"/>'
-        f'<text x="{_LEFT}" y="{bottom + 38}">{html.escape(x_unit)}</text>'
-    )
-    ticks = ""
-    for n in range(5):
-        x, y = _place(x_most * n / 4, y_most * n / 4, x_most, y_most)
-        ticks += f'<text x="{x - 8}" y="{bottom + 18}">{x_most * n / 4:.3g}</text>'
-        ticks += f'<text x="0" y="{y + 4}">{y_most * n / 4:.3g}</text>'
-    return frame + ticks
-
-
-def _line(n: int, label: str, points: Sequence[Point], x_most: float, y_most: float) -> str:
-    colour = _COLOURS[n % len(_COLOURS)]
-    places = [_place(x, y, x_most, y_most) for x, y in points]
-    path = "L".join(f"{x} {y}" for x, y in places)
-    dots = "".join(
-        f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"><title>{html.escape(label)}: {v:.4g}'
-        "</title></circle>"
-        for (x, y), (_, v) in zip(places, points, strict=True)
-    )
-    return (
-        f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}'
-        f'<text x="{_WIDTH + 16}" y="{_TOP + 14 + 20 * n}" fill="{colour}">'
-        f"{html.escape(label)}</text>"
-    )
-
-
+GOALS = (
+    Goal(field="speedup_exact_rtt80", about="speed over token by token, 80 ms", value=2.5),
+    Goal(field="speedup_gated_rtt80", about="the same with the gate", value=3.2),
+    Goal(field="rate_vs_slm_rtt80", about="gated speed over the SLM alone", value=0.33),
+    Goal(
+        field="ttft_ratio_private", value=1.08, at_most=True,
+        about="first token of a private request over the bare SLM",
+    ),
+    Goal(
+        field="budget_violations", value=0.01, at_most=True,
+        about="tokens later than budget and one step",
+    ),
+    Goal(
+        field="e2e_ratio_dead", value=1.10, at_most=True,
+        about="whole answer, cloud black-holed, over the SLM alone",
+    ),
+    Goal(field="tv_exact", about="total variation", value=0.02, at_most=True),
+    Goal(field="gap_recovered", about="gap recovered, pooled", value=1.05),
+    Goal(field="gap_recovered_gsm8k", about="gap recovered, GSM8K", value=1.3),
+    Goal(field="gap_recovered_mbpp", about="gap recovered, MBPP", value=0.85),
+    Goal(field="gap_recovered_gated", about="gap recovered with the gate", value=0.8),
+    Goal(field="cloud_token_share", about="share of asked tokens", value=0.5, at_most=True),
+    Goal(field="takeovers", about="takeovers that went on", value=1.0),
+)  # fmt: skip
 _RTTS_MS = (0, 20, 40, 80, 160)
 _SHARES = (0, 10, 20, 30, 40, 50, 60, 80, 100)
 

@@ -10,118 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.files import atomic_write, safe_name
-from floe.evaluation.fusion_page import PLOTS
-
-Figures = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """A field with the value it should reach; `at_most` where less is better."""
-
-    field: str
-    about: str
-    value: float
-    at_most: bool = False
-
-    def reached(self, figures: Figures) -> bool | None:
-        """Whether it is reached; None when not measured."""
-        found = figures.get(self.field)
-        if found is None:
-            return None
-        return bool(found <= self.value if self.at_most else found >= self.value)
+from floe.evaluation import decode_page, fusion_page
+from floe.evaluation.goals import Chart, Figures, Goal
+from floe.evaluation.plot import Lines
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chart:
-    """Bars side by side: labels with fields, all in one unit."""
+class Page:
+    """What is shown of one benchmark, from its own module."""
 
-    title: str
-    unit: str
-    bars: tuple[tuple[str, str], ...]
+    goals: tuple[Goal, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    plots: tuple[Lines, ...] = ()
 
 
-GOALS: Mapping[str, tuple[Goal, ...]] = {
-    "decode": (
-        Goal(field="ratio_decode", about="decode, Floe over bare llama.cpp", value=0.93),
-        Goal(field="ratio_prefill", about="prefill, Floe over bare llama.cpp", value=0.97),
-        Goal(
-            field="ttft_ratio_mixed", value=0.5, at_most=True,
-            about="first token of a second stream, Floe over llama-server",
-        ),
-        Goal(
-            field="throughput_ratio_mixed", value=1.0,
-            about="both streams together, Floe over llama-server",
-        ),
-        Goal(
-            field="rss_overhead_mb", value=120, at_most=True,
-            about="resident MB over bare llama.cpp",
-        ),
-        Goal(field="help_cpu_s", about="floe --help, CPU s", value=0.4, at_most=True),
-        Goal(field="ready_cpu_s", about="server start to /ready, CPU s", value=3, at_most=True),
-    ),
-    "fusion": (
-        Goal(field="speedup_exact_rtt80", about="speed over token by token, 80 ms", value=2.5),
-        Goal(field="speedup_gated_rtt80", about="the same with the gate", value=3.2),
-        Goal(field="rate_vs_slm_rtt80", about="gated speed over the SLM alone", value=0.33),
-        Goal(
-            field="ttft_ratio_private", value=1.08, at_most=True,
-            about="first token of a private request over the bare SLM",
-        ),
-        Goal(
-            field="budget_violations", value=0.01, at_most=True,
-            about="tokens later than budget and one step",
-        ),
-        Goal(
-            field="e2e_ratio_dead", value=1.10, at_most=True,
-            about="whole answer, cloud black-holed, over the SLM alone",
-        ),
-        Goal(field="tv_exact", about="total variation", value=0.02, at_most=True),
-        Goal(field="gap_recovered", about="gap recovered, pooled", value=1.05),
-        Goal(field="gap_recovered_gsm8k", about="gap recovered, GSM8K", value=1.3),
-        Goal(field="gap_recovered_mbpp", about="gap recovered, MBPP", value=0.85),
-        Goal(field="gap_recovered_gated", about="gap recovered with the gate", value=0.8),
-        Goal(field="cloud_token_share", about="share of asked tokens", value=0.5, at_most=True),
-        Goal(field="takeovers", about="takeovers that went on", value=1.0),
-    ),
-}  # fmt: skip
-CHARTS: Mapping[str, tuple[Chart, ...]] = {
-    "decode": (
-        Chart(
-            title="Decode, one stream", unit="tokens/s",
-            bars=(
-                ("bare llama.cpp", "bare_decode_tokens_s"),
-                ("Floe, feed", "floe_decode_tokens_s"),
-                ("Floe, asyncio", "floe_async_decode_tokens_s"),
-            ),
-        ),
-        Chart(
-            title="Prefill", unit="tokens/s",
-            bars=(
-                ("bare llama.cpp", "bare_prefill_tokens_s"),
-                ("Floe", "floe_prefill_tokens_s"),
-            ),
-        ),
-        Chart(
-            title="First token of the second of two streams with different adapters", unit="ms",
-            bars=(
-                ("llama-server", "llama_server_ttft_second_ms"),
-                ("Floe", "floe_ttft_second_ms"),
-            ),
-        ),
-        Chart(
-            title="Both streams together", unit="tokens/s",
-            bars=(
-                ("llama-server", "llama_server_mixed_tokens_s"),
-                ("Floe", "floe_mixed_tokens_s"),
-            ),
-        ),
-        Chart(
-            title="Resident memory, one context of 2048 tokens", unit="MB",
-            bars=(("bare llama.cpp", "bare_rss_mb"), ("Floe", "floe_rss_mb")),
-        ),
-    ),
-}  # fmt: skip
+PAGES: Mapping[str, Page] = {
+    "decode": Page(goals=decode_page.GOALS, charts=decode_page.CHARTS),
+    "fusion": Page(goals=fusion_page.GOALS, plots=fusion_page.PLOTS),
+}
 
 
 def shown(value: Any) -> str:
@@ -137,7 +43,7 @@ def print_figures(figures: Figures) -> None:
     from rich.table import Table
 
     console = Console()
-    goals = GOALS.get(str(figures.get("benchmark")), ())
+    goals = PAGES.get(str(figures.get("benchmark")), Page()).goals
     if goals:
         table = Table(title=f"floe bench {figures['benchmark']} ({figures.get('form')})")
         for column in ("figure", "measured", "goal", ""):
@@ -181,9 +87,10 @@ def _command(name: str, figures: Figures) -> str:
 def page(name: str, figures: Figures, *, command: str) -> str:
     """The page as well-formed XHTML text."""
     title = f"floe bench {name}"
-    goals = "".join(_goal_row(goal, figures) for goal in GOALS.get(name, ()))
-    charts = "".join(_chart(chart, figures) for chart in CHARTS.get(name, ()))
-    charts += "".join(plot.svg(figures) for plot in PLOTS) if name == "fusion" else ""
+    about = PAGES.get(name, Page())
+    goals = "".join(_goal_row(goal, figures) for goal in about.goals)
+    charts = "".join(_chart(chart, figures) for chart in about.charts)
+    charts += "".join(plot.svg(figures) for plot in about.plots)
     rows = "".join(
         f"<tr><td>{_text(key)}</td><td>{_text(shown(value))}</td></tr>"
         for key, value in figures.items()

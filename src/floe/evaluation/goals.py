@@ -1,0 +1,35 @@
+"""What a benchmark should reach, and the bars that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A field with the value it should reach; `at_most` where less is better."""
+
+    field: str
+    about: str
+    value: float
+    at_most: bool = False
+
+    def reached(self, figures: Figures) -> bool | None:
+        """Whether it is reached; None when not measured."""
+        found = figures.get(self.field)
+        if found is None:
+            return None
+        return bool(found <= self.value if self.at_most else found >= self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Bars side by side: labels with fields, all in one unit."""
+
+    title: str
+    unit: str
+    bars: tuple[tuple[str, str], ...]
