@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import wrap_future
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from floe.core.advice import Advice, Advise, Drafting, Question
 from floe.core.deadline import Deadline
 from floe.core.errors import BadAdapter, NotSent
+from floe.core.outcome import Outcome
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.text import TextStream
@@ -82,7 +84,10 @@ class Mask(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a request needs; without `mask`, what would be masked stays here."""
+    """What a request needs; without `mask`, what would be masked stays here.
+
+    `learn` hears of every answer that came to its end, on the loop's thread.
+    """
 
     gate: Gate
     router: Router
@@ -93,6 +98,7 @@ class Parts:
     guard: Callable[[Advise, Callable[[str], Verdict]], Advise]
     fuse: Fuse
     mask: Mask | None = None
+    learn: Callable[[Outcome], None] = lambda _outcome: None
 
 
 async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
@@ -104,7 +110,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
     Raises:
         Busy: the deadline came before the start.
     """
-    deadline = Deadline(request.budgets.deadline_ms)
+    deadline, watch = Deadline(request.budgets.deadline_ms), _Watch()
     async with AsyncExitStack() as stack:
         inspecting = asyncio.ensure_future(asyncio.to_thread(parts.gate.inspect, request.texts()))
         stack.callback(inspecting.cancel)
@@ -113,7 +119,8 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
         sampling = request.sampling
         async with deadline.beginning():
-            route, adapters = await _leased(stack, parts, request, route)
+            with watch.waiting():
+                route, adapters = await _leased(stack, parts, request, route)
             session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
         stack.callback(session.close)
         first_log_probs_V = wrap_future(session.submit(prompt))
@@ -138,11 +145,13 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         async with aclosing(draws), aclosing(deadline.until(draws)) as in_time:
             async for draw in in_time:
                 count[draw.origin] += 1
+                watch.drawn(draw)
                 yield Token(draw=draw, text=text.feed(draw.data))
                 if text.stopped:
                     break
         total = sum(count.values())
         ended = text.stopped or (total < sampling.max_tokens and not deadline.cut)
+        parts.learn(watch.outcome(request, route))
         yield Finished(
             reason="stop" if ended else "length",
             ended="deadline" if deadline.cut else "",
@@ -153,6 +162,53 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             cached_tokens=session.cached_tokens,
             cloud_asked=asked.count,
         )
+
+
+class _Watch:
+    """What an answer cost and how the cloud saw it."""
+
+    def __init__(self) -> None:
+        self._started_s = time.perf_counter()
+        self._wait_ms = 0.0
+        self._first_token_ms: float | None = None
+        self._tokens = 0
+        self._cloud_log_probs: list[float] = []
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A wait for adapters."""
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._wait_ms += 1000 * (time.perf_counter() - began_s)
+
+    def drawn(self, draw: Draw) -> None:
+        """Another token."""
+        self._tokens += 1
+        if self._first_token_ms is None:
+            self._first_token_ms = self._passed_ms()
+        if draw.cloud_log_prob is not None:
+            self._cloud_log_probs.append(draw.cloud_log_prob)
+
+    def outcome(self, request: Request, route: Route) -> Outcome:
+        """What became of the request."""
+        said = self._cloud_log_probs
+        return Outcome(
+            request_id=request.id,
+            tenant=request.tenant,
+            route=route,
+            topic=request.topic(),
+            wait_ms=self._wait_ms,
+            first_token_ms=self._first_token_ms,
+            total_ms=self._passed_ms(),
+            completion_tokens=self._tokens,
+            agreement=sum(said) / len(said) if said else None,
+            agreement_tokens=len(said),
+        )
+
+    def _passed_ms(self) -> float:
+        return 1000 * (time.perf_counter() - self._started_s)
 
 
 class _Asked:

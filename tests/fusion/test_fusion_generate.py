@@ -302,6 +302,24 @@ def test_at_weight_zero_and_temperature_zero_it_is_the_cloud() -> None:
     assert [d.data for d in draws] == wanted
 
 
+def test_the_cloud_judges_what_the_slm_alone_would_have_drawn() -> None:
+    draws = run_virtual(Run().go(fuser(0.0), Sampling(max_tokens=8), answering(CLOUD)))
+    text, fed, seen = b"", EDGE.tokenize(PROMPT), []
+    for draw in draws:
+        own = int(np.argmax(EDGE.log_probs(fed)))
+        known = {d: p for d, p, _ in candidates(CLOUD, text)}
+        assert draw.cloud_log_prob is not None
+        if PIECES[own] in known:
+            seen.append(draw.cloud_log_prob)
+            assert draw.cloud_log_prob == pytest.approx(known[PIECES[own]], abs=0.02)
+        else:
+            assert draw.cloud_log_prob < min(known.values()) + 0.02
+        fed, text = [*fed, draw.id], text + draw.data
+    assert seen
+    alone = run_virtual(Run().go(fuser(1.0), Sampling(max_tokens=8), None))
+    assert {d.cloud_log_prob for d in alone} == {None}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("k", range(9))
 def test_b40_b41_b43_a_cloud_gone_at_any_token_leaves_no_repeat_and_no_gap(

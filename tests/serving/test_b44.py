@@ -16,6 +16,7 @@ from floe.answer import Adapters, Cloud, Parts, answer
 from floe.cloud.client import record_nothing
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
+from floe.core.outcome import Outcome
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.token import Event
@@ -94,7 +95,7 @@ def cloud_of(kind: str, fault: Callable[[], httpx.Response]) -> Cloud:
     return LogitCloud(**options) if kind == "floe" else OpenAICloud(model="m", **options)
 
 
-def app_of(cloud: Cloud) -> Starlette:
+def app_of(cloud: Cloud, learn: Callable[[Outcome], None] = lambda _: None) -> Starlette:
     eos_ids, n_vocab = ENGINE.info.eos_ids, ENGINE.info.n_vocab
     parts = Parts(
         gate=Open(),
@@ -116,6 +117,7 @@ def app_of(cloud: Cloud) -> Starlette:
             token_bytes=ENGINE.token_bytes,
             tokenize=lambda data: ENGINE.tokenize(data.decode("utf-8", "ignore")),
         ),
+        learn=learn,
     )
 
     def ask(request: Request) -> AsyncGenerator[Event, None]:
@@ -160,6 +162,25 @@ async def test_the_cloud_took_part_until_it_broke() -> None:
     fused = {f: json.loads(await post(f, "openai"))["floe"]["fused_tokens"] for f in FAULTS}
     assert fused["refused"] == fused["cut at once"] == fused["garbage"] == 0
     assert 0 < fused["cut"] < fused["reset"] < fused["malformed event"]
+
+
+async def test_what_became_of_a_request_is_told_once() -> None:
+    heard: list[Outcome] = []
+    for fault in ("cut", "refused"):
+        cloud = cloud_of("openai", FAULTS[fault])
+        messages = [{"role": "user", "content": "question"}]
+        body = {"model": "auto", "messages": messages, "max_tokens": 9}
+        await Caller(app_of(cloud, heard.append), CHAT).post(json.dumps(body).encode())
+        await cloud.close()
+    fused, alone = heard
+    assert fused.topic == alone.topic == "question" and fused.tenant == "default"
+    assert fused.completion_tokens == alone.completion_tokens == 9
+    assert fused.agreement is not None and fused.agreement <= 0.0
+    assert 0 < fused.agreement_tokens <= 9
+    assert alone.agreement is None and alone.agreement_tokens == 0
+    for outcome in heard:
+        assert outcome.first_token_ms is not None
+        assert 0 <= outcome.wait_ms <= outcome.first_token_ms <= outcome.total_ms
 
 
 @pytest.mark.parametrize("kind", ["floe", "openai"])

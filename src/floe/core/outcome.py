@@ -12,9 +12,9 @@ class Outcome:
     """One served request. None = not known.
 
     `wait_ms` is how long it waited for its adapters, `first_token_ms` and `total_ms` count from
-    its arrival. `agreement` is the mean log-probability (nats a token) that the LLM gave to the
-    answer's tokens, over the `agreement_tokens` it spoke about. `topic` is what was routed by; it
-    never leaves the process.
+    its arrival. `agreement` is the mean log-probability (nats a token) that the LLM gives to
+    what the SLM alone would have drawn, over the `agreement_tokens` places it spoke about. `topic`
+    is what was routed by; it never leaves the process.
     """
 
     request_id: str

@@ -29,6 +29,8 @@ class Draw:
 
     `origin`: edge = the SLM alone; fused = both, and the SLM alone would have drawn the same;
     cloud = both, and the cloud changed the draw. `log_prob` is under the distribution drawn from.
+    `cloud_log_prob` is what the cloud gives to the token that the SLM alone would have drawn;
+    None where it was not asked or had no say.
     """
 
     id: int
@@ -36,6 +38,7 @@ class Draw:
     log_prob: float
     origin: Origin
     top: tuple[TopToken, ...] = ()
+    cloud_log_prob: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

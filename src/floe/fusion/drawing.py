@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,7 @@ from floe.fusion.sample import Sampler, best
 from floe.fusion.weigh import QUIET, Network, Seen, Standing, Weigh, fixed
 
 FloatArray = NDArray[np.float32]
+_LEAST_PROBABILITY = 1e-9  # one token the cloud never says must not outweigh an answer
 
 
 class Drawing:
@@ -70,4 +72,10 @@ class Drawing:
             log_prob=float(log_f_V[choice.id]),
             origin=origin,
             top=best(log_f_V, self._n_top, self.token_bytes),
+            cloud_log_prob=_log(mapped.p_V[choice.edge_id]) if mapped is not None else None,
         )
+
+
+def _log(probability: float) -> float:
+    """Its logarithm, bounded below."""
+    return math.log(max(probability, _LEAST_PROBABILITY))
