@@ -34,7 +34,7 @@ def serve(
     )
     settings = dataclasses.replace(settings, serve=door)
     sock = listen(settings.serve.host, settings.serve.port)
-    secrets = Secrets.from_environment()
+    secrets = Secrets.from_environment(settings.tenants)
     with (
         progress_bar() as progress,
         edge(settings, secrets, home=home(), progress=progress) as parts,

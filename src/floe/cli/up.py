@@ -57,7 +57,7 @@ def up(
         settings = dataclasses.replace(settings, serve=serve)
     with ExitStack() as stack:
         settings, keys, cloud_name = _with_cloud(
-            stack, settings, Secrets.from_environment(), home(), cloud_model
+            stack, settings, Secrets.from_environment(settings.tenants), home(), cloud_model
         )
         _prepare_ner(home())
         report = _serve(settings, keys, home(), cloud_name, check=check)

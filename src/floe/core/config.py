@@ -8,15 +8,20 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from floe.core.errors import BadConfig
+
+DEFAULT = "default"
+"""The tenant of whoever has no key of its own."""
+_TENANT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 def home() -> Path:
@@ -53,6 +58,9 @@ class ServeConfig:
 
     `hot_answers_bytes` above 0 keeps public answers in memory for `hot_answers_ttl_s`, to give
     them again to the same question; with `hot_answers_cosine` above 0 also to one as near as that.
+    `adapter_folder`: where /v1/load_lora_adapter may take adapters from, "" = it is off.
+    `usage_log_bytes` above 0 keeps a log of which adapters were used, without any text, in
+    FLOE_HOME/usage.csv, of at most so many bytes.
     """
 
     host: str = "127.0.0.1"
@@ -63,6 +71,8 @@ class ServeConfig:
     hot_answers_bytes: int = 0
     hot_answers_ttl_s: int = 3_600
     hot_answers_cosine: float = 0.0
+    adapter_folder: str = ""
+    usage_log_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +80,14 @@ class PrivacyConfig:
     """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only.
 
     `policy`: strict = any finding keeps the text here; balanced = names, addresses and ids are
-    masked, keys and accounts keep it here. `entities`: exceptions, {PERSON = "local"}.
+    masked, keys and accounts keep it here; custom = `entities` alone says what else may happen.
+    `entities`: exceptions, {PERSON = "local"}. `scores`: how sure a finding must be to count, in
+    place of 0.5, {PERSON = 0.7}.
     """
 
     policy: Literal["strict", "balanced", "custom"] = "strict"
     entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
     ner: Literal["auto", "on", "off"] = "auto"
     max_chars: int = 100_000
     timeout_ms: int = 2_000
@@ -135,11 +148,11 @@ class FusionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TenantConfig:
-    """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case).
+    """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case, - as _).
 
     `guaranteed_bytes` of resident adapters nobody else can take; `share` weighs the fair order,
-    a higher `priority` goes first. `adapters`: what it may use, empty = all. `policy` and
-    `entities` are its privacy policy, "" = as in [privacy].
+    a higher `priority` goes first. `adapters`: what it may use, empty = all. `policy`, `entities`
+    and `scores` are its privacy policy: "" = as in [privacy] with these exceptions on top.
     """
 
     guaranteed_bytes: int = 0
@@ -148,6 +161,7 @@ class TenantConfig:
     adapters: tuple[str, ...] = ()
     policy: Literal["", "strict", "balanced", "custom"] = ""
     entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,30 +180,66 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """Keys, from the environment only; they print as stars."""
+    """Keys, from the environment only; they print as stars.
+
+    `tenant_keys`: tenant -> key, without the tenant "default", whose key is `api_key`.
+    """
 
     api_key: str | None = None
     cloud_key: str | None = None
     admin_key: str | None = None
+    tenant_keys: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         shown = {f.name: "***" if getattr(self, f.name) else None for f in dataclasses.fields(self)}
         return f"Secrets({shown})"
 
     @classmethod
-    def from_environment(cls) -> Secrets:
+    def from_environment(cls, tenants: Collection[str] = ()) -> Secrets:
         """FLOE_API_KEY guards the server, FLOE_CLOUD_KEY is sent to the cloud, FLOE_ADMIN_KEY.
 
-        An empty one is none; space around one is no part of it.
+        Of `tenants`, each but "default" has its own FLOE_API_KEY_NAME. An empty key is none;
+        space around one is no part of it.
 
         Raises:
-            BadConfig: nothing but space, which would look like a key.
+            BadConfig: nothing but space, which would look like a key; a tenant without a key;
+                two doors with one key.
         """
-        return cls(
+        secrets = cls(
             api_key=_secret("FLOE_API_KEY"),
             cloud_key=_secret("FLOE_CLOUD_KEY"),
             admin_key=_secret("FLOE_ADMIN_KEY"),
+            tenant_keys={
+                name: _needed(key_name(name), tenant=name) for name in tenants if name != DEFAULT
+            },
         )
+        secrets._tell_apart()
+        return secrets
+
+    def _tell_apart(self) -> None:
+        """Raise BadConfig when one key would open two doors."""
+        keys = {key_name(name): key for name, key in self.tenant_keys.items()}
+        keys |= {"FLOE_API_KEY": self.api_key or "", "FLOE_ADMIN_KEY": self.admin_key or ""}
+        owner: dict[str, str] = {}
+        for name, key in keys.items():
+            if key and owner.setdefault(key, name) != name:
+                raise BadConfig(
+                    f"{name} and {owner[key]} are the same key: give each its own", param=name
+                )
+
+
+def key_name(tenant: str) -> str:
+    """The variable of the environment that holds a tenant's key."""
+    if tenant == DEFAULT:
+        return "FLOE_API_KEY"
+    return f"FLOE_API_KEY_{tenant.upper().replace('-', '_')}"
+
+
+def _needed(name: str, *, tenant: str) -> str:
+    key = _secret(name)
+    if key is None:
+        raise BadConfig(f"tenant {tenant!r} has no key: set {name}", param=name)
+    return key
 
 
 def _secret(name: str) -> str | None:
@@ -244,6 +294,7 @@ def check(config: Config) -> None:
             "serve.hot_answers_cosine",
             "between 0 (off) and 1",
         ),
+        (config.serve.usage_log_bytes >= 0, "serve.usage_log_bytes", "0 (off) or more"),
         (config.model.context_tokens >= 64, "model.context_tokens", "64 or more"),
         (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
         (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
@@ -260,9 +311,34 @@ def check(config: Config) -> None:
         (config.adapters.budget_bytes >= 0, "adapters.budget_bytes", "0 or more"),
         (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
     ]
+    rules += _tenant_rules(config)
     for holds, name, wanted in rules:
         if not holds:
             raise BadConfig(f"{name} must be {wanted}", param=name)
+
+
+def _tenant_rules(config: Config) -> list[tuple[bool, str, str]]:
+    """What must hold of each tenant and of all together: (holds, setting, what it must be)."""
+    rules = []
+    for name, tenant in config.tenants.items():
+        at = f"tenants.{name}"
+        named = "named by at most 32 letters, digits, _ and -, a letter first"
+        rules += [
+            (_TENANT.fullmatch(name) is not None, at, named),
+            (tenant.guaranteed_bytes >= 0, f"{at}.guaranteed_bytes", "0 or more"),
+            (0.0 < tenant.share <= 1e6, f"{at}.share", "above 0 and at most 1000000"),
+        ]
+    keys = [key_name(name) for name in config.tenants]
+    promised = sum(tenant.guaranteed_bytes for tenant in config.tenants.values())
+    return [
+        *rules,
+        (len(keys) == len(set(keys)), "tenants", "told apart by their names with - read as _"),
+        (
+            promised <= config.adapters.budget_bytes,
+            "tenants.NAME.guaranteed_bytes",
+            f"at most adapters.budget_bytes in all, not {promised}",
+        ),
+    ]
 
 
 def _build(cls: type[Any], data: Mapping[str, Any], *, where: str) -> Any:
