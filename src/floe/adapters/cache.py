@@ -10,10 +10,13 @@ import asyncio
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Generic
+
+import numpy as np
+from numpy.typing import NDArray
 
 from floe.adapters.mix import MixKey, composing_pays, mix_digest
 from floe.adapters.slots import (
@@ -21,12 +24,14 @@ from floe.adapters.slots import (
     Counters,
     H,
     Load,
+    LoadTimes,
     Mix,
     Row,
     Slot,
     Stamp,
     State,
     Store,
+    TenantFigures,
 )
 from floe.adapters.store import Entry
 from floe.core.adapter import AdapterManifest
@@ -61,7 +66,12 @@ class AdapterCache(Generic[H]):
 
     @asynccontextmanager
     async def lease(
-        self, route: Route, *, expected_tokens: int = 0
+        self,
+        route: Route,
+        *,
+        expected_tokens: int = 0,
+        tenant: str = "default",
+        topic_vector: NDArray[np.float32] | None = None,
     ) -> AsyncIterator[Sequence[tuple[H, float]]]:
         """The route's adapters with their weights, pinned until the block ends; base = ().
 
@@ -72,6 +82,7 @@ class AdapterCache(Generic[H]):
             BadAdapter: an adapter is gone, changed or refused, or does not fit the budget at all.
             Busy: adapters in use fill the budget.
         """
+        del tenant, topic_vector
         shares = _merged(route)
         if not shares:
             yield ()
@@ -94,6 +105,50 @@ class AdapterCache(Generic[H]):
             slot.is_doomed = True
             if slot.is_evictable:
                 await asyncio.shield(self._drop(slot))
+
+    @property
+    def failure(self) -> str:
+        """Why the cache cannot serve; "" while it can."""
+        return ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What works less well than it should, for health reports."""
+        return ()
+
+    async def start(self) -> None:
+        """Load what is pinned by configuration."""
+
+    def is_resident(self, digest: str) -> bool:
+        """Whether the adapter is in the engine's memory now."""
+        slot = self._slots.get(digest)
+        return slot is not None and slot.handle is not None
+
+    def load_ms(self, digest: str) -> float:
+        """What a load of the adapter costs, in milliseconds, as far as is known."""
+        del digest
+        loads = max(1, self._count["misses"] - self._count["failures"])
+        return self._load_ms / loads if self._load_ms else 5.0
+
+    def prefer(self, digests: Sequence[str]) -> None:
+        """The adapters that had best be in memory, best first."""
+        del digests
+
+    @contextmanager
+    def expect(self, route: Route, *, tenant: str = "default") -> Iterator[None]:
+        """While the block runs, the route's adapters will be leased soon: they may be loaded."""
+        del route, tenant
+        yield
+
+    def by_tenant(self) -> Mapping[str, TenantFigures]:
+        """Each tenant's totals and gauges."""
+        return {}
+
+    def load_times(self) -> LoadTimes:
+        """How long loads took."""
+        return LoadTimes(
+            upper_ms=(math.inf,), counts=(self._count["misses"],), sum_ms=self._load_ms
+        )
 
     def counters(self) -> Counters:
         """Totals and gauges at this moment."""

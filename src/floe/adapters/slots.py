@@ -71,6 +71,47 @@ class Counters:
     pinned_bytes: int
     resident: int
     leased: int
+    active: int = 0
+    pinned: int = 0
+    leased_bytes: int = 0
+    waiting: int = 0
+    loads: int = 0
+    reloads: int = 0
+    refusals: int = 0
+    dropped: int = 0
+    prefetches: int = 0
+    prefetch_used: int = 0
+    prefetch_wasted: int = 0
+    policy_faults: int = 0
+    evictions_per_min: float = 0.0
+    reloads_per_min: float = 0.0
+    host_bytes: int = 0
+    host_hits: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantFigures:
+    """One tenant's totals and gauges. `wait_ms`: how long its leases waited, summed."""
+
+    hits: int = 0
+    misses: int = 0
+    refusals: int = 0
+    wait_ms: float = 0.0
+    longest_wait_ms: float = 0.0
+    resident_bytes: int = 0
+    guaranteed_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadTimes:
+    """A histogram of load times: `counts[i]` took at most `upper_ms[i]`, the last is infinite.
+
+    Counts are per bucket, not cumulated.
+    """
+
+    upper_ms: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_ms: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +124,7 @@ class Row:
 
     name: str
     digest: str
-    tier: Literal["memory", "disk", "none"]
+    tier: Literal["memory", "host", "disk", "remote", "none"]
     state: State
     reason: str
     pins: int
@@ -91,6 +132,7 @@ class Row:
     rank: int
     fit: int
     last_used_s: float | None
+    is_pinned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
