@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from floe.core.advice import Advice, Advise, Drafting, Question
@@ -28,9 +29,9 @@ Adapters = Sequence[tuple[AdapterHandle, float]]
 class Gate(Protocol):
     """May this text leave the device? Never raises; in doubt the answer is local."""
 
-    def inspect(self, texts: Sequence[tuple[str, str]]) -> Verdict: ...
+    def inspect(self, texts: Sequence[tuple[str, str]], *, tenant: str = ...) -> Verdict: ...
 
-    def inspect_draft(self, text: str) -> Verdict: ...
+    def inspect_draft(self, text: str, *, tenant: str = ...) -> Verdict: ...
 
 
 class Router(Protocol):
@@ -112,7 +113,9 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
     """
     deadline, watch = Deadline(request.budgets.deadline_ms), _Watch()
     async with AsyncExitStack() as stack:
-        inspecting = asyncio.ensure_future(asyncio.to_thread(parts.gate.inspect, request.texts()))
+        inspecting = asyncio.ensure_future(
+            asyncio.to_thread(parts.gate.inspect, request.texts(), tenant=request.tenant)
+        )
         stack.callback(inspecting.cancel)
         route = await asyncio.to_thread(parts.router.choose, request)
         prompt = parts.encode(request)
@@ -130,7 +133,8 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         asked, advise = _Asked(), None
         if cloud is not None and sent is not None:
             opened = await stack.enter_async_context(cloud.open(sent))
-            advise = masked(parts.guard(asked.counting(opened), parts.gate.inspect_draft))
+            inspect_draft = partial(parts.gate.inspect_draft, tenant=request.tenant)
+            advise = masked(parts.guard(asked.counting(opened), inspect_draft))
         yield Started(
             verdict=verdict,
             route=route,

@@ -186,7 +186,8 @@ def open_gate(config: Config, *, home: Path) -> Gate:
     on_disk = {m.name: m for m in available(home)}.get(NER)
     roles = ("model", "tokenizer", "config")
     files = [on_disk.files[r] for r in roles] if on_disk else None
-    return build_gate(config.privacy, (files[0], files[1], files[2]) if files else None)
+    paths = (files[0], files[1], files[2]) if files else None
+    return build_gate(config.privacy, paths, tenants=config.tenants)
 
 
 def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmbedding:

@@ -44,10 +44,10 @@ class Words:
 
 
 class Local:
-    def inspect(self, texts: object) -> Verdict:
+    def inspect(self, texts: object, *, tenant: str = "") -> Verdict:
         return Verdict(action="local", reason="test")
 
-    def inspect_draft(self, text: str) -> Verdict:
+    def inspect_draft(self, text: str, *, tenant: str = "") -> Verdict:
         return self.inspect(text)
 
 

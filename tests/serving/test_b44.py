@@ -34,10 +34,10 @@ WORDS = ["The", " answer", " is", " 42", ", ", "日本"]
 
 
 class Open:
-    def inspect(self, texts: Sequence[tuple[str, str]]) -> Verdict:
+    def inspect(self, texts: Sequence[tuple[str, str]], *, tenant: str = "") -> Verdict:
         return ALLOW
 
-    def inspect_draft(self, text: str) -> Verdict:
+    def inspect_draft(self, text: str, *, tenant: str = "") -> Verdict:
         return ALLOW
 
     def choose(self, request: Request) -> Route:

@@ -29,10 +29,10 @@ SAID = "The answer is 42, 日本 and 😀."
 
 
 class OpenGate:
-    def inspect(self, texts: Sequence[tuple[str, str]]) -> Verdict:
+    def inspect(self, texts: Sequence[tuple[str, str]], *, tenant: str = "") -> Verdict:
         return ALLOW
 
-    def inspect_draft(self, text: str) -> Verdict:
+    def inspect_draft(self, text: str, *, tenant: str = "") -> Verdict:
         return ALLOW
 
 

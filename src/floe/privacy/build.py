@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
-from floe.core.config import PrivacyConfig
+from floe.core.config import PrivacyConfig, TenantConfig
 from floe.core.errors import Missing
 from floe.privacy.base import Detector
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
 from floe.privacy.ner import NerDetector, NerFiles
-from floe.privacy.policy import policy_of
+from floe.privacy.policy import Policies, policies_of
 
 # The number plans are read on first use, which takes a request's worth of time.
 _WARM = "call 0999 999 9999 or +1 415 555 2671"
 _log = logging.getLogger(__name__)
 
 
-def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None) -> Gate:
+def build_gate(
+    config: PrivacyConfig,
+    ner_files: tuple[Path, Path, Path] | None,
+    *,
+    tenants: Mapping[str, TenantConfig] | None = None,
+) -> Gate:
     """Rules always; the NER model (model, tokenizer, config) as `config.ner` says.
 
+    What a policy lets through by explicit wish is logged once, here (bug-log B20).
+
     Raises:
-        BadConfig: an entity in `config.entities` that no detector reports.
+        BadConfig: a policy with an entity that no detector reports, or as `policy_of` says.
         Missing: `ner` is "on" and the model or its runtime is not there.
         BadModel: the model's files cannot be loaded, also under "auto".
     """
+    policies = policies_of(config, tenants or {})
+    _say_what_is_looser(policies)
     rules = RuleDetector()
     rules.find(_WARM)
     detectors: list[Detector] = [rules]
@@ -37,8 +47,16 @@ def build_gate(config: PrivacyConfig, ner_files: tuple[Path, Path, Path] | None)
         draft_detectors=[rules],
         max_chars=config.max_chars,
         timeout_ms=config.timeout_ms,
-        policy=policy_of(config),
+        policies=policies,
     )
+
+
+def _say_what_is_looser(policies: Policies) -> None:
+    for name, policy in {"": policies.default, **policies.tenants}.items():
+        looser = policy.looser()
+        if looser:
+            where = f"tenants.{name}" if name else "privacy"
+            _log.warning("%s lets findings leave the device: %s", where, ", ".join(looser))
 
 
 def _ner(config: PrivacyConfig, paths: tuple[Path, Path, Path] | None) -> NerDetector | None:

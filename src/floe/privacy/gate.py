@@ -1,9 +1,7 @@
 """May this text leave the device? In doubt, no.
 
-This first version sees what has a form: numbers with checksums, addresses, keys, and names when
-the NER model is there. It does not understand text: "my sister was admitted to the oncology
-ward" or "I owe my landlord two months" has no private form and is allowed. Nor does it hold back
-the beginning of a value that an answer has not finished yet. The privacy issue adds both.
+Texts are looked at one by one and, where one ends and another begins, together: a value may be cut
+in two by the border of a message. The beginning of a value in an answer is `guard`'s matter.
 """
 
 from __future__ import annotations
@@ -17,19 +15,22 @@ from floe.privacy.base import Detector, Span
 from floe.privacy.deadline import DeadlineRunner, TooLateError
 from floe.privacy.draft import DraftMemory
 from floe.privacy.masking import CannotMask, MaskedText, mask_texts
-from floe.privacy.policy import STRICT, Policy
+from floe.privacy.policy import DEFAULT_TENANT, STRICT, Policies, Policy
 
 _DRAFT = "draft"
+_SEAM_CHARS = 48
+_NEAR_FIELDS = 2  # a question, the answer between, the rest of the question
 
 
 class Gate:
     """Detectors behind a size limit and a deadline; closed by default (invariant 1).
 
     `detectors` look at requests in turn, until one has decided; `draft_detectors` at every step
-    of an answer, so they must be fast and sure to end (they run on the caller's thread). Findings
-    of at least `min_score` count, and `policy` says what they mean; in an answer whatever is found
-    means "local". Neither method raises: a detector that fails, hangs or answers nonsense means
-    "local", and so do no detectors at all, or values that cannot be masked.
+    of an answer, so they must be fast and sure to end (they run on the caller's thread). The
+    tenant's policy in `policies` says which findings count and what they mean (`policy` = the same
+    for all); in an answer whatever counts means "local". Neither method raises: a detector that
+    fails, hangs or answers nonsense means "local", and so do no detectors at all, values that
+    cannot be masked, or one that goes over the border of two texts.
     """
 
     def __init__(
@@ -39,32 +40,38 @@ class Gate:
         draft_detectors: Sequence[Detector],
         max_chars: int,
         timeout_ms: int,
-        min_score: float = 0.5,
         policy: Policy = STRICT,
+        policies: Policies | None = None,
         runner: DeadlineRunner | None = None,
     ) -> None:
         self._detectors = tuple(detectors)
         self._draft_detectors = tuple(draft_detectors)
         self._max_chars = max_chars
         self._timeout_ms = timeout_ms
-        self._min_score = min_score
-        self._policy = policy
+        self._policies = policies or Policies(default=policy)
         self._runner = runner or DeadlineRunner()
-        self._drafts = DraftMemory()
+        # What is clean to one policy need not be clean to another.
+        self._drafts = {t: DraftMemory() for t in ("", DEFAULT_TENANT, *self._policies.tenants)}
 
     @property
     def detector_names(self) -> tuple[str, ...]:
         """What inspects requests, in order."""
         return tuple(d.name for d in self._detectors)
 
-    def inspect(self, texts: Sequence[tuple[str, str]]) -> Verdict:
-        """The verdict on all (field, text) pairs together, within the time limit."""
+    def inspect(self, texts: Sequence[tuple[str, str]], *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        """The verdict on all (field, text) pairs together, within the time limit.
+
+        An unknown `tenant` is judged by the strictest policy.
+        """
         pairs, problem = self._checked(texts, self._detectors)
         if problem:
             return Verdict(action="local", reason=problem)
         at = [""]  # which detector is at work, for the reason of a time-out
         try:
-            return self._runner.run(lambda: self._judged(pairs, at), timeout_ms=self._timeout_ms)
+            policy = self._policies.of(tenant)
+            return self._runner.run(
+                lambda: self._judged(pairs, policy, at), timeout_ms=self._timeout_ms
+            )
         except TooLateError:
             where = f"detector {at[0]}" if at[0] else "the detectors"
             return Verdict(
@@ -73,18 +80,20 @@ class Gate:
         except Exception as error:
             return Verdict(action="local", reason=_failure(at[0], error))
 
-    def inspect_draft(self, text: str) -> Verdict:
+    def inspect_draft(self, text: str, *, tenant: str = DEFAULT_TENANT) -> Verdict:
         """The verdict on an answer so far; what was found clean before is not read again."""
         _, problem = self._checked([(_DRAFT, text)], self._draft_detectors)
         if problem:
             return Verdict(action="local", reason=problem)
         at = [""]
         try:
-            start = self._drafts.tail_start(text)
+            drafts = self._drafts.get(tenant, self._drafts[""])
+            start = drafts.tail_start(text)
             tail = [(_DRAFT, text[start:])]
-            verdict = self._decide(tail, self._draft_detectors, at, offset=start)
+            policy = self._policies.of(tenant)
+            verdict = self._decide(tail, self._draft_detectors, policy, at, offset=start)
             if verdict.may_leave:
-                self._drafts.remember(text)
+                drafts.remember(text)
             return replace(verdict, action="allow" if verdict.may_leave else "local")
         except Exception as error:
             return Verdict(action="local", reason=_failure(at[0], error))
@@ -110,6 +119,7 @@ class Gate:
         self,
         texts: Sequence[tuple[str, str]],
         detectors: Sequence[Detector],
+        policy: Policy,
         at: list[str],
         *,
         offset: int = 0,
@@ -117,50 +127,79 @@ class Gate:
         findings: list[Finding] = []
         for detector in detectors:
             at[0] = detector.name
-            findings += self._found_by(detector, texts, offset)
-            if any(self._policy.treatment(f.entity) == "local" for f in findings):
+            findings += _found_by(detector, texts, policy, offset)
+            if any(policy.treatment(f.entity) == "local" for f in findings):
                 return Verdict(action="local", reason=_found(findings), findings=tuple(findings))
         if findings:
             return Verdict(action="mask", reason=_found(findings), findings=tuple(findings))
         return Verdict(action="allow", reason="nothing private found")
 
-    def _judged(self, texts: Sequence[tuple[str, str]], at: list[str]) -> Verdict:
+    def _judged(self, texts: Sequence[tuple[str, str]], policy: Policy, at: list[str]) -> Verdict:
         """The verdict on a request; "mask" only when masking leaves nothing private."""
-        verdict = self._decide(texts, self._detectors, at)
-        if verdict.action != "mask":
+        verdict = self._decide(texts, self._detectors, policy, at)
+        if verdict.action == "local":
             return verdict
         at[0] = "masking"
+        pairs = list(texts)
         try:
-            masked = mask_texts(texts, verdict.findings).texts
+            if verdict.action == "mask":
+                masked = mask_texts(texts, verdict.findings).texts
+                left = self._left_over(masked, policy)
+                if left:
+                    return replace(
+                        verdict, action="local", reason=f"masking leaves {', '.join(left)}"
+                    )
+                pairs = [(field, text.text) for field, text in masked.items()]
+                verdict = replace(verdict, reason=f"{verdict.reason}; masked")
         except CannotMask as error:
             return replace(verdict, action="local", reason=f"{verdict.reason}; {error}")
-        left = self._left_over(masked)
-        if left:
-            return replace(verdict, action="local", reason=f"masking leaves {', '.join(left)}")
-        return replace(verdict, reason=f"{verdict.reason}; masked")
+        across = self._across(pairs, policy)
+        if across:
+            reason = f"found {', '.join(across)} over the border of two texts"
+            return replace(verdict, action="local", reason=reason)
+        return verdict
 
-    def _found_by(
-        self, detector: Detector, texts: Sequence[tuple[str, str]], offset: int = 0
-    ) -> list[Finding]:
-        """What counts of a detector's findings."""
-        return [
-            _finding(field, span, offset)
-            for field, text in texts
-            for span in _sound(detector.find(text), len(text))
-            if span.score >= self._min_score and self._policy.treatment(span.entity) != "allow"
-        ]
-
-    def _left_over(self, masked: Mapping[str, MaskedText]) -> list[str]:
+    def _left_over(self, masked: Mapping[str, MaskedText], policy: Policy) -> list[str]:
         """Entities that the quick detectors see in masked texts, placeholders apart."""
         pairs = [(field, text.text) for field, text in masked.items()]
         return sorted(
             {
                 f.entity
                 for detector in self._draft_detectors
-                for f in self._found_by(detector, pairs)
+                for f in _found_by(detector, pairs, policy)
                 if not any(p.start <= f.start and f.end <= p.end for p in masked[f.field].pieces)
             }
         )
+
+    def _across(self, pairs: Sequence[tuple[str, str]], policy: Policy) -> list[str]:
+        """Entities that the quick detectors see where the end of a text meets a later beginning."""
+        found: set[str] = set()
+        for n, (field, text) in enumerate(pairs):
+            for _, later in pairs[n + 1 : n + 1 + _NEAR_FIELDS]:
+                end, beginning = text.rstrip()[-_SEAM_CHARS:], later.lstrip()[:_SEAM_CHARS]
+                if not end or not beginning:
+                    continue
+                for between in ("", " "):
+                    joined, border = f"{end}{between}{beginning}", len(end)
+                    found |= {
+                        f.entity
+                        for detector in self._draft_detectors
+                        for f in _found_by(detector, [(field, joined)], policy)
+                        if f.start < border and border + len(between) < f.end
+                    }
+        return sorted(found)
+
+
+def _found_by(
+    detector: Detector, texts: Sequence[tuple[str, str]], policy: Policy, offset: int = 0
+) -> list[Finding]:
+    """What counts of a detector's findings."""
+    return [
+        _finding(field, span, offset)
+        for field, text in texts
+        for span in _sound(detector.find(text), len(text))
+        if policy.action(span.entity, span.score) != "allow"
+    ]
 
 
 def _sound(spans: Iterable[Span], n_chars: int) -> list[Span]:

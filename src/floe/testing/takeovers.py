@@ -208,10 +208,10 @@ class _Watched(ScriptedEngine):
 class _Open:
     """A gate, a router and an adapter cache that have nothing to say."""
 
-    def inspect(self, _texts: Sequence[tuple[str, str]]) -> Verdict:
+    def inspect(self, _texts: Sequence[tuple[str, str]], *, tenant: str = "") -> Verdict:
         return _ALLOW
 
-    def inspect_draft(self, _text: str) -> Verdict:
+    def inspect_draft(self, _text: str, *, tenant: str = "") -> Verdict:
         return _ALLOW
 
     def choose(self, _request: Request) -> Route:
