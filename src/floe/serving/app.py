@@ -13,13 +13,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from floe.serving import catalogue
-from floe.serving.ask import chat_ask, completion_ask
+from floe.serving.admin import admin_routes
+from floe.serving.ask import Ask, chat_ask, completion_ask
 from floe.serving.body import read_json
+from floe.serving.callers import KeyRing, caller_of
 from floe.serving.connection import Slots
 from floe.serving.edge import Edge, Guard
 from floe.serving.embeddings import embedded, embedding_ask
-from floe.serving.errors import document
+from floe.serving.errors import Forbidden, document
 from floe.serving.exchange import AnswerEndpoint
+from floe.serving.feedback import Answered, feedback_route
 from floe.serving.metrics import CONTENT_TYPE, Metrics
 from floe.serving.replies import Json, encode
 from floe.serving.service import Service
@@ -31,18 +34,34 @@ def build_app(service: Service) -> Starlette:
     """The ASGI app that serves `service`.
 
     Raises:
-        BadConfig: a host that is reachable from outside, without an API key.
+        BadConfig: a host that is reachable from outside, without an API key; one key for two.
     """
     slots = Slots(most=service.config.max_waiting)
-    metrics = Metrics(in_flight=lambda: slots.taken, counters=service.counters)
-    guard = Guard(config=service.config, api_key=service.api_key)
-    chat = AnswerEndpoint(service=service, parse=chat_ask, slots=slots, metrics=metrics)
-    completion = AnswerEndpoint(service=service, parse=completion_ask, slots=slots, metrics=metrics)
+    metrics = Metrics(
+        in_flight=lambda: slots.taken,
+        counters=service.counters,
+        figures=service.figures,
+        tenants=service.tenants,
+        names=lambda: {model.id for model in service.models()},
+    )
+    keys = KeyRing(
+        api_key=service.api_key, tenant_keys=service.tenant_keys, admin_key=service.admin_key
+    )
+    guard = Guard(config=service.config, keys=keys)
+    answered = Answered()
+
+    def answers(parse: Callable[..., Ask]) -> AnswerEndpoint:
+        return AnswerEndpoint(
+            service=service, parse=parse, slots=slots, metrics=metrics, answered=answered
+        )
+
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/completions", completion, methods=["POST"]),
+            Route("/v1/chat/completions", answers(chat_ask), methods=["POST"]),
+            Route("/v1/completions", answers(completion_ask), methods=["POST"]),
             Route("/v1/embeddings", _embeddings(service), methods=["POST"]),
+            feedback_route(service, answered),
+            *admin_routes(service, keys),
             *_reading_routes(service, metrics),
         ],
         middleware=[Middleware(Edge, guard=guard, metrics=metrics)],
@@ -53,11 +72,12 @@ def build_app(service: Service) -> Starlette:
 
 
 def _reading_routes(service: Service, metrics: Metrics) -> list[Route]:
-    async def models(_: HttpRequest) -> Response:
-        return _json(catalogue.listed(service))
+    async def models(http: HttpRequest) -> Response:
+        return _json(catalogue.listed(service, caller_of(http.scope)))
 
     async def model(http: HttpRequest) -> Response:
-        return _json(catalogue.one(service, http.path_params["name"]))
+        name = http.path_params["name"]
+        return _json(catalogue.one(service, name, caller_of(http.scope)))
 
     async def health(_: HttpRequest) -> Response:
         return _state(service.alive(), well="ok")
@@ -68,7 +88,9 @@ def _reading_routes(service: Service, metrics: Metrics) -> list[Route]:
     async def version(_: HttpRequest) -> Response:
         return _json(dict(service.versions))
 
-    async def figures(_: HttpRequest) -> Response:
+    async def figures(http: HttpRequest) -> Response:
+        if caller_of(http.scope).tenant in service.tenant_keys:
+            raise Forbidden("figures of all tenants: send FLOE_API_KEY or FLOE_ADMIN_KEY")
         return Response(metrics.page(), headers={"content-type": CONTENT_TYPE})
 
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from floe.core.errors import NotFound
+from floe.serving.callers import Caller
 from floe.serving.replies import Json
 from floe.serving.service import ModelRecord, Service
 
@@ -18,18 +19,27 @@ def all_models(service: Service) -> Sequence[ModelRecord]:
     return models
 
 
-def listed(service: Service) -> Json:
+def visible(service: Service, caller: Caller) -> Sequence[ModelRecord]:
+    """Every name that the caller may ask for."""
+    return [
+        model
+        for model in all_models(service)
+        if model.kind != "adapter" or caller.is_admin or service.may_use(caller.tenant, model.id)
+    ]
+
+
+def listed(service: Service, caller: Caller) -> Json:
     """The list, in OpenAI's shape."""
-    return {"object": "list", "data": [_shown(model) for model in all_models(service)]}
+    return {"object": "list", "data": [_shown(model) for model in visible(service, caller)]}
 
 
-def one(service: Service, name: str) -> Json:
+def one(service: Service, name: str, caller: Caller) -> Json:
     """One of the list.
 
     Raises:
         NotFound: when it is not on the list.
     """
-    for model in all_models(service):
+    for model in visible(service, caller):
         if model.id == name:
             return _shown(model)
     raise NotFound("no model of this name; /v1/models lists them", param="model")

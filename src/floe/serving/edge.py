@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import secrets
 
@@ -11,7 +10,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from floe.core.config import ServeConfig
-from floe.core.errors import BadConfig, NotAllowed
+from floe.core.errors import BadConfig
+from floe.serving.callers import Caller, KeyRing, keep_caller
 from floe.serving.errors import ClientGone, HostNotAllowed, described, headers_of, note
 from floe.serving.metrics import CLIENT_GONE, Metrics
 from floe.serving.replies import encode
@@ -25,35 +25,33 @@ class Guard:
 
     Without a key a foreign Host is refused: a web page could point its own name at this machine
     and read the answers (DNS rebinding). A browser cannot send the key, so the key is enough.
+    The admin key alone guards nothing but what the operator does.
 
     Raises:
         BadConfig: when the host is not loopback and there is no key.
     """
 
-    def __init__(self, *, config: ServeConfig, api_key: str | None) -> None:
-        if api_key is None and not _is_loopback(config.host):
+    def __init__(self, *, config: ServeConfig, keys: KeyRing) -> None:
+        if not keys.guards_all and not _is_loopback(config.host):
             raise BadConfig(
                 f'serve.host = "{config.host}" is reachable from outside: set FLOE_API_KEY first, '
                 'or use "127.0.0.1"',
                 param="serve.host",
             )
-        self._key = api_key
+        self._keys = keys
         self._host = config.host.lower()
 
-    def check(self, path: str, headers: Headers) -> None:
-        """Raise NotAllowed or HostNotAllowed for a caller who may not come in."""
-        if self._key is None:
-            self._check_host(headers.get("host"))
-        elif path not in _OPEN:
-            self._check_key(headers.get("authorization", ""), self._key)
+    def caller(self, path: str, headers: Headers) -> Caller:
+        """Who calls.
 
-    def _check_key(self, given: str, key: str) -> None:
-        scheme, _, token = given.partition(" ")
-        if not given:
-            raise NotAllowed("an API key is required: send the header Authorization: Bearer KEY")
-        same = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), key.encode())
-        if scheme.lower() != "bearer" or not same:
-            raise NotAllowed("the API key is wrong: check FLOE_API_KEY of the server")
+        Raises:
+            NotAllowed, HostNotAllowed: a caller who may not come in.
+        """
+        if not self._keys.guards_all:
+            self._check_host(headers.get("host"))
+        elif path in _OPEN:
+            return Caller()
+        return self._keys.caller(headers)
 
     def _check_host(self, host: str | None) -> None:
         if host is None:
@@ -96,7 +94,7 @@ class Edge:
             await send(message)
 
         try:
-            self._guard.check(path, Headers(scope=scope))
+            keep_caller(scope, self._guard.caller(path, Headers(scope=scope)))
             await self._app(scope, receive, tagged)
         except (ClientDisconnect, ClientGone):
             pass  # nobody is left to tell; counted below

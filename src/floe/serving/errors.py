@@ -36,6 +36,13 @@ class HostNotAllowed(BadRequest):
     http_status = 403
 
 
+class Forbidden(BadRequest):
+    """A door that this caller's key does not open."""
+
+    http_status = 403
+    kind = "permission_error"
+
+
 class WorkerDied(FloeError):
     """The engine's worker is gone; nothing can be answered until a restart (bug-log A38)."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope, Send
@@ -13,10 +14,13 @@ from floe.core.errors import Busy, FloeError
 from floe.core.token import Draw, Finished, Started, Token
 from floe.serving.ask import Ask
 from floe.serving.body import read_json
+from floe.serving.callers import caller_of
 from floe.serving.connection import Slots, deliver, while_connected
 from floe.serving.edge import request_id_of
 from floe.serving.errors import ClientGone, WorkerDied, described, note
+from floe.serving.feedback import Answered
 from floe.serving.metrics import Metrics
+from floe.serving.names import check_names
 from floe.serving.replies import Json, encode, opening_facts, reply_for
 from floe.serving.service import Service
 
@@ -34,8 +38,15 @@ class AnswerEndpoint:
     """
 
     def __init__(
-        self, *, service: Service, parse: Callable[..., Ask], slots: Slots, metrics: Metrics
+        self,
+        *,
+        service: Service,
+        parse: Callable[..., Ask],
+        slots: Slots,
+        metrics: Metrics,
+        answered: Answered,
     ) -> None:
+        self._answered = answered
         self._service = service
         self._parse = parse
         self._slots = slots
@@ -47,9 +58,18 @@ class AnswerEndpoint:
         body = await read_json(HttpRequest(scope, receive), max_bytes=config.max_body_bytes)
         request_id = request_id_of(scope)
         ask = self._parse(body, request_id=request_id, default_max_tokens=config.default_max_tokens)
+        tenant = caller_of(scope).tenant
+        ask = replace(ask, request=replace(ask.request, tenant=tenant))
+        check_names(self._service, ask.request)
         check_ready(self._service)
         with self._slots.one():
-            exchange = Exchange(ask=ask, service=self._service, metrics=self._metrics, send=send)
+            exchange = Exchange(
+                ask=ask,
+                service=self._service,
+                metrics=self._metrics,
+                send=send,
+                answered=self._answered,
+            )
             try:
                 await while_connected(exchange.run(), receive, request_id=request_id)
             except ClientGone:
@@ -73,8 +93,11 @@ def check_ready(service: Service) -> None:
 class Exchange:
     """Carries one answer; `finished` says whether the answer came to its end."""
 
-    def __init__(self, *, ask: Ask, service: Service, metrics: Metrics, send: Send) -> None:
+    def __init__(
+        self, *, ask: Ask, service: Service, metrics: Metrics, send: Send, answered: Answered
+    ) -> None:
         self._ask = ask
+        self._answered = answered
         self._service = service
         self._metrics = metrics
         self._send = send
@@ -120,13 +143,18 @@ class Exchange:
                 elif isinstance(event, Token):
                     await self._token(event)
                 else:
-                    self._finished = event
+                    self._finish(event)
 
     def _start(self, event: Started) -> None:
         self._started = event
-        shares = event.route.shares
-        known = {model.id for model in self._service.models()} if shares else set()
-        self._metrics.started(event, known=known)
+        self._metrics.started(event, tenant=self._ask.request.tenant)
+
+    def _finish(self, event: Finished) -> None:
+        self._finished = event
+        request = self._ask.request
+        self._answered.add(request.id, request.tenant)
+        if self._started is not None:
+            self._metrics.finished(self._started, event, tenant=request.tenant)
 
     async def _token(self, event: Token) -> None:
         self._time(event)
@@ -143,7 +171,8 @@ class Exchange:
     def _time(self, event: Token) -> None:
         now_s, first = time.perf_counter(), self._last_s is None
         waited_s = now_s - (self._began_s if self._last_s is None else self._last_s)
-        self._metrics.token(event.draw.origin, waited_s=waited_s, first=first)
+        tenant = self._ask.request.tenant
+        self._metrics.token(event.draw.origin, waited_s=waited_s, first=first, tenant=tenant)
         self._last_s = now_s
 
     def _both(self) -> tuple[Started, Finished]:

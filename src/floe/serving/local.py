@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+import math
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
+from itertools import accumulate
+from typing import Any
 
 from floe import __version__
+from floe.adapters.slots import TenantFigures
 from floe.answer import answer
 from floe.assemble import EMBEDDING, Edge
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.config import Secrets
+from floe.core.config import DEFAULT, Secrets
 from floe.core.request import Request
-from floe.core.token import Event
+from floe.core.route import Route
+from floe.core.token import Event, Started
 from floe.routing.router import AUTO
+from floe.serving.adapter_admin import StoreAdmin
 from floe.serving.hot_answers import HotAnswers, Judges
-from floe.serving.service import Embedder, ModelRecord, Service
+from floe.serving.service import Embedder, Feedback, Figure, ModelRecord, Service, Spread
+from floe.serving.usage_log import USAGE, UsageLog
 
 log = logging.getLogger("floe.serving")
+
+GAUGES = {
+    *("budget_bytes", "resident_bytes", "pinned_bytes", "leased_bytes", "host_bytes"),
+    *("resident", "leased", "active", "pinned", "waiting"),
+    *("evictions_per_min", "reloads_per_min"),
+}
+"""Of the cache's counters, those that go up and down."""
 
 
 def service_of(edge: Edge, secrets: Secrets) -> Service:
     """Everything `build_app` needs, from one assembled edge."""
 
-    def ask(request: Request) -> AsyncGenerator[Event, None]:
+    def plain(request: Request) -> AsyncGenerator[Event, None]:
         return answer(request, edge.parts)
 
     warn_if_cut(edge.config.model.context_tokens, edge.engine.info.context_tokens)
+    ask = _recorded(edge, plain) if edge.config.serve.usage_log_bytes else plain
     hot = hot_answers(edge, ask) if edge.config.serve.hot_answers_bytes else None
     return Service(
         answer=hot or ask,
@@ -46,6 +63,15 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
         counters=lambda: {**counters(edge), **(hot.counters() if hot else {})},
         api_key=secrets.api_key,
         fingerprint=f"floe-{__version__}-{edge.engine.info.digest[:12]}",
+        figures=lambda: figures(edge),
+        tenants=edge.config.tenants,
+        tenant_keys=secrets.tenant_keys,
+        admin_key=secrets.admin_key,
+        base_names={edge.engine.info.name},
+        admin=StoreAdmin(
+            store=edge.store, cache=edge.cache, folder=edge.config.serve.adapter_folder
+        ),
+        feedback=_learner(edge),
     )
 
 
@@ -57,6 +83,48 @@ def warn_if_cut(wanted_tokens: int, given_tokens: int) -> None:
             wanted_tokens,
             given_tokens,
         )
+
+
+def _recorded(
+    edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]]
+) -> Callable[[Request], AsyncGenerator[Event, None]]:
+    """`ask` that notes each use of an adapter in the usage log."""
+    most_bytes = edge.config.serve.usage_log_bytes
+    usage = UsageLog(edge.home / USAGE, most_bytes=most_bytes)
+    sizes: dict[str, int] = {}
+
+    def note(route: Route, tenant: str) -> None:
+        for share in route.shares:
+            if share.digest not in sizes:
+                sizes.update((s.manifest.digest, s.manifest.file_bytes) for s in edge.store.list())
+            usage.add(
+                at_s=time.time(),
+                digest=share.digest,
+                n_bytes=sizes.get(share.digest, 0),
+                load_ms=edge.cache.load_ms(share.digest),
+                tenant=tenant,
+            )
+
+    async def recorded(request: Request) -> AsyncGenerator[Event, None]:
+        async with aclosing(ask(request)) as events:
+            async for event in events:
+                if isinstance(event, Started):
+                    note(event.route, request.tenant)
+                yield event
+
+    return recorded
+
+
+def _learner(edge: Edge) -> Callable[[Feedback], bool] | None:
+    """The router's ear for feedback; None while it has none."""
+    router: Any = edge.router
+    if not hasattr(router, "feedback"):
+        return None
+
+    def heard(said: Feedback) -> bool:
+        return bool(router.feedback(said.request_id, thumbs=said.thumbs, metric=said.metric))
+
+    return heard
 
 
 def hot_answers(edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]]) -> HotAnswers:
@@ -93,13 +161,41 @@ def versions(edge: Edge) -> dict[str, object]:
 
 def counters(edge: Edge) -> Mapping[str, float]:
     """Totals and gauges of the adapter cache and the cloud's client, and open sessions."""
-    out = {f"adapter_{k}": float(v) for k, v in asdict(edge.cache.counters()).items()}
-    totals = ("hits", "misses", "coalesced", "evictions", "failures", "mixes", "load_ms")
-    named = {f"adapter_{t}": f"adapter_{t}_total" for t in totals}
-    renamed = {named.get(k, k): v for k, v in out.items()}
+    renamed = {
+        f"adapter_{k}" if k in GAUGES else f"adapter_{k}_total": float(v)
+        for k, v in asdict(edge.cache.counters()).items()
+    }
     cloud = edge.parts.cloud
     asked = cloud.counters().figures() if isinstance(cloud, LogitCloud | OpenAICloud) else {}
     return {**renamed, **asked, "engine_open_sessions": float(edge.engine.open_sessions)}
+
+
+def figures(edge: Edge) -> Sequence[Figure | Spread]:
+    """How long loads took, and what each configured tenant has of the adapter memory."""
+    loads = edge.cache.load_times()
+    spread = Spread(
+        name="adapter_load_seconds",
+        bounds=[ms / 1000 for ms in loads.upper_ms if math.isfinite(ms)],
+        counts=list(accumulate(loads.counts))[: sum(map(math.isfinite, loads.upper_ms))],
+        n=sum(loads.counts),
+        total=loads.sum_ms / 1000,
+    )
+    known = {DEFAULT, *edge.config.tenants}
+    by_tenant = {t: f for t, f in edge.cache.by_tenant().items() if t in known}
+    return [spread, *(one for t, f in sorted(by_tenant.items()) for one in _of_tenant(t, f))]
+
+
+def _of_tenant(tenant: str, found: TenantFigures) -> Sequence[Figure]:
+    named = {
+        "tenant_adapter_hits_total": found.hits,
+        "tenant_adapter_misses_total": found.misses,
+        "tenant_adapter_refusals_total": found.refusals,
+        "tenant_adapter_wait_seconds_total": found.wait_ms / 1000,
+        "tenant_adapter_longest_wait_seconds": found.longest_wait_ms / 1000,
+        "tenant_adapter_resident_bytes": found.resident_bytes,
+        "tenant_adapter_guaranteed_bytes": found.guaranteed_bytes,
+    }
+    return [Figure(name=n, value=float(v), labels={"tenant": tenant}) for n, v in named.items()]
 
 
 def model_records(edge: Edge) -> list[ModelRecord]:
@@ -126,6 +222,12 @@ def model_records(edge: Edge) -> list[ModelRecord]:
                 resident=row.state == "ready",
                 pins=row.pins,
                 description=manifest.description if manifest else "",
+                rank=row.rank or None,
+                tier=row.tier,
+                n_bytes=row.n_bytes or None,
+                fit=row.fit if row.n_bytes else None,
+                last_used_s=row.last_used_s,
+                is_pinned=row.is_pinned,
             )
         )
     return records
