@@ -96,12 +96,26 @@ class PrivacyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingConfig:
-    """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base."""
+    """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base.
+
+    `learner`: bandit = the gate's choice moves with what is learned from agreement with the LLM
+    and from feedback, and towards adapters in memory; gate = it does not. Utilities are nats per
+    token: `miss_cost_per_s` is what a second's wait for a load costs, `nats_per_cosine` what
+    nearness is worth before anything is learned. `exploration` scales the bonus of what is little
+    known, `forgetting` below 1 lets old observations fade, `context_width` is what the learner
+    sees of a prompt.
+    """
 
     temperature: float = 0.04
     top_k: int = 2
     threshold: float = 0.25
     min_share: float = 0.2
+    learner: Literal["bandit", "gate"] = "bandit"
+    miss_cost_per_s: float = 1.0
+    nats_per_cosine: float = 2.0
+    exploration: float = 0.05
+    forgetting: float = 1.0
+    context_width: int = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,6 +298,19 @@ def check(config: Config) -> None:
         (config.fusion.first_token_budget_ms >= 0, "fusion.first_token_budget_ms", "0 or more"),
         (config.routing.temperature > 0, "routing.temperature", "above 0"),
         (config.routing.top_k >= 1, "routing.top_k", "1 or more"),
+        (
+            0.0 <= config.routing.miss_cost_per_s < float("inf"),
+            "routing.miss_cost_per_s",
+            "0 (loads are free) or more",
+        ),
+        (
+            0.0 < config.routing.nats_per_cosine < float("inf"),
+            "routing.nats_per_cosine",
+            "above 0",
+        ),
+        (0.0 <= config.routing.exploration <= 10.0, "routing.exploration", "between 0 and 10"),
+        (0.5 <= config.routing.forgetting <= 1.0, "routing.forgetting", "between 0.5 and 1"),
+        (1 <= config.routing.context_width <= 512, "routing.context_width", "between 1 and 512"),
         (0 < config.serve.port < 65536, "serve.port", "between 1 and 65535"),
         (config.serve.default_max_tokens >= 1, "serve.default_max_tokens", "1 or more"),
         (config.serve.max_body_bytes >= 1, "serve.max_body_bytes", "1 or more"),
