@@ -11,6 +11,7 @@ FloeError                      500  exit 1
 |-- Busy                       503  exit 7   no room now; try again
 |-- Missing                    501  exit 8   an optional part is not installed
 |-- PullFailed                 502  exit 9   no source gave the file with the right hash
+|-- KnobFailed                 500  exit 11  a clock that the kernel or driver would not set
 `-- CloudFailed                502  exit 10  the cloud did not answer; never ends a stream
     `-- NotSent                502  exit 10  ... for nothing was sent to it
 
@@ -105,6 +106,13 @@ class PullFailed(FloeError):
     http_status = 502
     exit_code = 9
     kind = "pull_error"
+
+
+class KnobFailed(FloeError):
+    """A clock that could not be set; what was changed before it was put back."""
+
+    exit_code = 11
+    kind = "power_error"
 
 
 class CloudFailed(FloeError):

@@ -1,0 +1,1 @@
+"""Joules under a latency goal: meters, knobs, board models, controllers."""

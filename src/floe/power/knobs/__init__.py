@@ -1,0 +1,1 @@
+"""Knobs: clocks that can be set, each with its bounds and the way back."""
