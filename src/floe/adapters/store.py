@@ -24,7 +24,7 @@ from floe.adapters.manifest import Record, read_record, write_record
 from floe.adapters.source import Source, existing, read_source
 from floe.core.adapter import AdapterManifest, Centroid, StoredAdapter
 from floe.core.errors import BadAdapter, BadRequest, NotFound
-from floe.core.files import safe_name, sha256_file, sync_folder
+from floe.core.files import atomic_write, safe_name, sha256_file, sync_folder
 from floe.core.model import ModelInfo
 
 
@@ -154,6 +154,18 @@ class AdapterStore:
             except (BadRequest, FileNotFoundError) as error:
                 raise NotFound("no adapter of that name in the store; nothing removed") from error
             sync_folder(self._manifests)
+            self._sweep()
+
+    def put_back(self, manifest: AdapterManifest, gguf: Path) -> None:
+        """Let a name mean again what it meant, with a copy of the file it had then."""
+        with self._lock():
+            with atomic_write(self._objects / manifest.digest / "adapter.gguf") as file:
+                file.write(gguf.read_bytes())
+            sync_folder(self._objects)
+            record = Record(
+                manifest=manifest, file_sha256=sha256_file(gguf), shape_digest=self._shape_digest
+            )
+            write_record(self._path(manifest.name), record)
             self._sweep()
 
     def set_centroid(self, name: str, centroid: Centroid | None) -> StoredAdapter:

@@ -68,8 +68,8 @@ class StoreAdmin:
                 "loading is off: set serve.adapter_folder to the folder that adapters may come "
                 "from, and start the server again"
             )
-        source = await asyncio.to_thread(inside, self._folder, path)
         async with self._turn:
+            source = await asyncio.to_thread(inside, self._folder, path)
             with TemporaryDirectory(prefix="floe-replaced-") as kept:
                 before = await asyncio.to_thread(self._kept, name, Path(kept))
                 stored = await asyncio.to_thread(self._added, source, name, replace)
@@ -123,11 +123,7 @@ class StoreAdmin:
         if before is None:
             self._store.remove(name)
             return
-        old = before.manifest
-        self._store.add(
-            before.gguf, name=name, description=old.description, replace=True, any_base=True
-        )
-        self._store.set_centroid(name, old.centroid)
+        self._store.put_back(before.manifest, before.gguf)
 
     async def _try(self, stored: StoredAdapter) -> None:
         """Load it as a request would; adapters in use that fill the memory put it off."""
