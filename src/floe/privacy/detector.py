@@ -10,6 +10,7 @@ from floe.privacy.decoding import decoded
 from floe.privacy.normalise import Normalised, normalise
 from floe.privacy.rules import ALL
 from floe.privacy.rules.base import Rule
+from floe.privacy.rules.hints import Hints
 from floe.privacy.rules.opaque import opaque_spans
 
 
@@ -29,9 +30,12 @@ class RuleDetector:
         return best(found if second is None else found + self._find(second))
 
     def _find(self, copy: Normalised) -> list[Span]:
-        opaque = opaque_spans(copy.text)
+        hints = Hints(copy.text)
+        opaque = opaque_spans(copy.text) if hints.long or hints.code else []
         found: list[Span] = []
         for rule in self._rules:
+            if not rule.may_find(hints):
+                continue
             for span in rule.find(copy.text):
                 if rule.opaque_too or not _inside(span, opaque):
                     found.append(_mapped(span, *copy.original(span.start, span.end)))

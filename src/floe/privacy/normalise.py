@@ -20,8 +20,10 @@ _LOOKALIKES = (
     "αaεeιiκkνvοoρpτtυuχxωwγyηnϲcϳj"
     "ΑAΒBΕEΖZΗHΙIΚKΜMΝNΟOΡPΤTΥYΧXϹCϿC"
     "оoօoսuոnհhցgզqաwԼLՕOՍUՏS"
-    "ıiȷjɑaɡgɩiʟlʏyɴnɪiʀrꞮIꞁl"
+    "ıiİIȷjɑaɡgɩiʟlʏyɴnɪiʀrꞮIꞁl"
 )
+# Before NFKC, which makes letters and rings of them: signs that stand for a degree.
+_DEGREES = {0x00BA: "\u00b0", 0x02DA: "\u00b0"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _FOLD = dict(zip(_LOOKALIKES[::2], _LOOKALIKES[1::2], strict=True)) | dict.fromkeys(_DASHES, "-")
 # Letters by category that print as nothing (Hangul fillers).
@@ -87,7 +89,7 @@ def _cluster_end(text: str, at: int) -> int:
 def _normal_cluster(cluster: str, *, fold: bool) -> str:
     shown = "".join(c for c in cluster if not _hidden(c))
     result: list[str] = []
-    for char in unicodedata.normalize("NFKC", shown):
+    for char in unicodedata.normalize("NFKC", shown.translate(_DEGREES)):
         value = unicodedata.decimal(char, None)
         if value is not None:
             result.append(_DIGITS[value])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _FORMATS = (
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}",  # AWS access key id
@@ -30,6 +31,7 @@ _FORMATS = (
 
 KEY = PatternRule(
     name="api_key",
+    needs=Needs(long=True),
     entity="API_KEY",
     pattern=re.compile(rf"(?<![A-Za-z0-9_-])(?:{'|'.join(_FORMATS)})(?![A-Za-z0-9])"),
     score=0.95,
@@ -38,6 +40,7 @@ KEY = PatternRule(
 )
 AWS_SECRET = PatternRule(
     name="aws_secret",
+    needs=Needs(long=True, any_of=("secret",)),
     entity="API_KEY",
     pattern=re.compile(
         r"(?<![A-Za-z0-9])(?:aws_?)?secret_?(?:access_?)?key\W{1,5}(?P<value>[A-Za-z0-9/+=]{40})"

@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 from floe.privacy.base import Span
+from floe.privacy.rules.hints import NOTHING, Hints, Needs
 
 LEFT = r"(?<![0-9A-Za-z])(?<![0-9][-.,])"
 RIGHT = r"(?![0-9A-Za-z])(?![-.,][0-9])"
 _BEFORE_CHARS = 48
 _AFTER_CHARS = 24
 _LONGEST_WORD_CHARS = 24
+_PLAIN_TERM = re.compile(r"[a-z]+(?: [a-z]+)*")
 
 
 class Rule(Protocol):
@@ -34,9 +37,50 @@ class Rule(Protocol):
         """Whether it looks inside digests, UUIDs and base64 runs."""
         ...
 
+    def may_find(self, hints: Hints) -> bool:
+        """Whether a text with these hints can hold anything for this rule."""
+        ...
+
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
         ...
+
+
+class Words:
+    """Terms as whole words (bug-log B02), CJK and accented ones anywhere; case does not matter."""
+
+    def __init__(self, terms: Sequence[str]) -> None:
+        latin = [re.escape(t).replace(r"\ ", r"[ _-]?") for t in terms if t.isascii()]
+        other = [re.escape(t) for t in terms if not t.isascii()]
+        parts = [rf"(?<![0-9A-Za-z])(?:{'|'.join(latin)})(?![A-Za-z])"] if latin else []
+        self._pattern = re.compile("|".join(parts + other), re.IGNORECASE)
+        self._first, self._parts, self._other = _gates(terms)
+
+    def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
+        """The first term in `text[start:end]`."""
+        return self._pattern.search(text, start, end)
+
+    def may_be_in(self, hints: Hints) -> bool:
+        """Whether any term can stand in the text."""
+        return hints.holds(words=self._first, parts=self._parts, foreign=self._other)
+
+
+def _gates(terms: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
+    """What shows that a term may be there: a word, a part of ASCII text, a part of other text.
+
+    "tax id" may be written "taxid", so its words count joined as well.
+    """
+    first: set[str] = set()
+    parts: set[str] = set()
+    other: set[str] = set()
+    for term in map(str.lower, terms):
+        if not term.isascii():
+            other.add(term)
+        elif _PLAIN_TERM.fullmatch(term):
+            first.update(accumulate(term.split()))
+        else:
+            parts.add(term.split()[0])
+    return frozenset(first), tuple(sorted(parts)), tuple(sorted(other))
 
 
 def accept(value: str) -> bool:
@@ -57,9 +101,18 @@ class PatternRule:
     pattern: re.Pattern[str]
     score: float
     check: Callable[[str], bool] = accept
-    context: re.Pattern[str] | None = None
+    context: Words | None = None
     context_score: float = 0.0
     opaque_too: bool = False
+    needs: Needs = NOTHING
+    before: re.Pattern[str] | None = None
+    """What must match in the text right before the finding (write it with a final `$`)."""
+
+    def may_find(self, hints: Hints) -> bool:
+        """Whether the text holds what the pattern needs, and a context word where one must be."""
+        if not self.needs.met_by(hints):
+            return False
+        return self.score > 0 or self.context is None or self.context.may_be_in(hints)
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
@@ -67,6 +120,8 @@ class PatternRule:
         for match in self.pattern.finditer(text):
             start, end = match.span(group)
             if not self.check(match.group(group)):
+                continue
+            if self.before and not self.before.search(text[max(0, start - _BEFORE_CHARS) : start]):
                 continue
             score = self.score
             if self.context is not None and near(text, start, end, self.context):
@@ -77,15 +132,12 @@ class PatternRule:
                 )
 
 
-def words(*terms: str) -> re.Pattern[str]:
-    """A pattern for any of the terms as whole words (bug-log B02), CJK ones anywhere."""
-    latin = [re.escape(t).replace(r"\ ", r"[ _-]?") for t in terms if t.isascii()]
-    other = [re.escape(t) for t in terms if not t.isascii()]
-    parts = [rf"(?<![0-9A-Za-z])(?:{'|'.join(latin)})(?![A-Za-z])"] if latin else []
-    return re.compile("|".join(parts + other), re.IGNORECASE)
+def words(*terms: str) -> Words:
+    """The terms as a context."""
+    return Words(terms)
 
 
-def near(text: str, start: int, end: int, context: re.Pattern[str]) -> bool:
+def near(text: str, start: int, end: int, context: Words) -> bool:
     """Whether a context word stands shortly before or after `[start, end)`."""
     if context.search(text, max(0, start - _BEFORE_CHARS), start):
         return True
@@ -107,3 +159,58 @@ def compact(value: str) -> str:
 def weighted_sum(digits: str, weights: Sequence[int]) -> int:
     """Sum of digit times weight, the usual start of a check digit."""
     return sum(int(d) * w for d, w in zip(digits, weights, strict=True))
+
+
+_FILLER = (
+    r"(?:[ _-]?(?:card|policy|member|number|numbers|numero|numéro|número|nummer|num|no|nr|n°|nº|id"
+    r"|code|#|号码|號碼|编号|編號|号|號)){0,3}"
+    r"\.?(?: ?\([^()\n]{1,20}\))?[\s:#=\"'“-]{0,4}"
+    r"(?:is|was|are|ist|lautet|est|es|è|to|to be|jest|to jest|的?[是为為]|的)?[\s:#=\"'“]{0,3}"
+)
+
+
+def named(
+    *,
+    name: str,
+    entity: str,
+    names: Sequence[str],
+    value: str,
+    score: float,
+    check: Callable[[str], bool] = accept,
+    digits: int = 0,
+) -> PatternRule:
+    """A rule for a value (a pattern without groups) right behind one of `names`.
+
+    Between them only "number", "no.", a bracket, "is", a colon and alike. Case does not matter.
+    """
+    latin = [re.escape(n).replace(r"\ ", r"[ _-]?") for n in names if n.isascii()]
+    other = [re.escape(n) for n in names if not n.isascii()]
+    # A name that ends with a letter must end there.
+    parts = [rf"(?<![0-9A-Za-z])(?:{'|'.join(latin)})(?!(?<=[A-Za-z])[A-Za-z])"] if latin else []
+    first, pieces, foreign = _gates(names)
+    return PatternRule(
+        name=name,
+        entity=entity,
+        pattern=re.compile(
+            rf"(?:{'|'.join(parts + other)}){_FILLER}(?<![0-9A-Za-z])"
+            rf"(?P<value>{value})(?![0-9A-Za-z])(?![-.,/][0-9])",
+            re.IGNORECASE,
+        ),
+        score=score,
+        check=check,
+        needs=Needs(digits=digits, words=first, parts=pieces, foreign=foreign),
+    )
+
+
+def luhn_sum(digits: str) -> int:
+    """Sum of the digits, every second one from the right doubled (ISO/IEC 7812-1, Annex B)."""
+    total = 0
+    for i, char in enumerate(reversed(digits)):
+        value = int(char) * (1 + i % 2)
+        total += value - 9 if value > 9 else value
+    return total
+
+
+def mrz_check(code: str) -> int:
+    """The check digit of machine readable documents: weights 7, 3, 1 (ICAO Doc 9303-3, 4.9)."""
+    return sum(int(c, 36) * (7, 3, 1)[i % 3] for i, c in enumerate(code.upper())) % 10

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Hints, Needs
 
 _HAN = "\u4e00-\u9fff"
 _N = "(?:[0-9A-Za-z]{1,5}(?:-[0-9]{1,4})?|[一二三四五六七八九十百零〇]{1,6})"
@@ -44,6 +45,10 @@ class AddressRule:
     name: str = "cn_address"
     opaque_too: bool = False
 
+    def may_find(self, hints: Hints) -> bool:
+        """Whether there is anything to start from."""
+        return hints.han
+
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
         for match in _CORE.finditer(text):
@@ -70,6 +75,7 @@ RULE = AddressRule()
 # At least two levels, so that "我住在上海市" alone is none. No backtracking into a level.
 SAID = PatternRule(
     name="cn_address_said",
+    needs=Needs(han=True),
     entity="STREET_ADDRESS",
     pattern=re.compile(
         r"(?:住在|住于|家住|居住在|搬到|搬去|寄到|寄往|送到|送至|家在"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _COMPOUND = (
     "欧阳|歐陽|上官|司马|司馬|诸葛|諸葛|司徒|尉迟|皇甫|令狐|慕容|夏侯|公孙|公孫|宇文"
@@ -62,6 +63,7 @@ _SAID = (
 
 SAID = PatternRule(
     name="cn_name_said",
+    needs=Needs(han=True),
     entity="PERSON",
     pattern=re.compile(rf"{_SAID}[\s\"'“「《]{{0,2}}(?P<value>{_NAME})"),
     score=0.8,
@@ -69,6 +71,7 @@ SAID = PatternRule(
 # Words that stand before much else as well: only where the name ends clearly.
 WEAK = PatternRule(
     name="cn_name_weak",
+    needs=Needs(han=True),
     entity="PERSON",
     pattern=re.compile(
         rf"(?:我是|我係|{_ROLES})[\s“「]{{0,2}}(?P<value>{_NAME})(?<![人座头員员迷客者族])"
@@ -78,6 +81,7 @@ WEAK = PatternRule(
 )
 TITLED = PatternRule(
     name="cn_name_titled",
+    needs=Needs(han=True),
     entity="PERSON",
     pattern=re.compile(
         rf"(?P<value>{_NAME})(?=\s?(?:先生|女士|小姐|太太|教授|医生|醫生|律师|律師))"

@@ -6,6 +6,7 @@ import datetime
 import re
 
 from floe.privacy.rules.base import PatternRule, weighted_sum
+from floe.privacy.rules.hints import Needs
 
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 _CHECK = "10X98765432"
@@ -23,6 +24,7 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="cn_resident_id",
+    needs=Needs(digits=17),
     entity="CN_RESIDENT_ID",
     pattern=re.compile(
         r"(?<![0-9A-Za-z])(?:1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3]|91)[0-9]{4}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import near, words
+from floe.privacy.rules.hints import Hints
 
 _RUN = re.compile(r"(?<![0-9A-Za-z])(?<![0-9][.,])[0-9](?:[ -]?[0-9]){11,120}(?![0-9A-Za-z])")
 _GROUP = re.compile(r"[0-9]+")
@@ -59,6 +60,10 @@ class CreditCardRule:
 
     name: str = "credit_card"
     opaque_too: bool = False
+
+    def may_find(self, hints: Hints) -> bool:
+        """Whether there is anything to start from."""
+        return hints.digits >= 12
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -40,6 +41,7 @@ def is_bech32(value: str) -> bool:
 
 BASE58 = PatternRule(
     name="crypto_bitcoin",
+    needs=Needs(long=True),
     entity="CRYPTO",
     pattern=re.compile(rf"(?<![0-9A-Za-z])[13][{_BASE58}]{{25,34}}(?![0-9A-Za-z])"),
     score=0.95,
@@ -48,6 +50,7 @@ BASE58 = PatternRule(
 )
 BECH32 = PatternRule(
     name="crypto_bech32",
+    needs=Needs(any_of=("bc1",)),
     entity="CRYPTO",
     pattern=re.compile(rf"(?<![0-9A-Za-z])bc1[{_BECH32}]{{11,71}}(?![0-9A-Za-z])", re.IGNORECASE),
     score=0.95,
@@ -56,6 +59,7 @@ BECH32 = PatternRule(
 )
 ETHEREUM = PatternRule(
     name="crypto_ethereum",
+    needs=Needs(long=True, any_of=("0x",)),
     entity="CRYPTO",
     pattern=re.compile(r"(?<![0-9A-Za-z])0x[0-9A-Fa-f]{40}(?![0-9A-Za-z])"),
     score=0.7,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _MONTH = (
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mär|mai|okt|dez|janv|févr|avr|juin|juil|août"
@@ -26,6 +27,26 @@ _NAMES = (
 
 RULE = PatternRule(
     name="date_of_birth",
+    needs=Needs(
+        any_of=(
+            "birth",
+            "born",
+            "dob",
+            "d.o",
+            "do.b",
+            "gebor",
+            "geburt",
+            "né",
+            "naissance",
+            "nacimiento",
+            "nacid",
+            "nascita",
+            "nat",
+            "geboorte",
+            "urodzenia",
+            "生",
+        )
+    ),
     entity="DATE_OF_BIRTH",
     pattern=re.compile(
         rf"{_NAMES}[\s:：=\"',-]{{0,4}}(?:is |was |on |的?是|为)?[\s\"']{{0,2}}"

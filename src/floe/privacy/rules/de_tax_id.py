@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.hints import Needs
 
 
 def is_valid(value: str) -> bool:
@@ -23,6 +24,7 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="de_tax_id",
+    needs=Needs(digits=11),
     entity="DE_TAX_ID",
     pattern=re.compile(rf"{LEFT}[0-9]{{2}}( ?)[0-9]{{3}}\1[0-9]{{3}}\1[0-9]{{3}}{RIGHT}"),
     score=0.3,

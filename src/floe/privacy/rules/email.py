@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
+from floe.privacy.rules.hints import Hints
 
 _LETTERS = "A-Za-z\u00c0-\u024f"
 _DOMAIN = re.compile(rf"@(?:[{_LETTERS}0-9-]{{1,63}}\.){{1,8}}(?P<top>[{_LETTERS}]{{2,24}})")
@@ -29,6 +30,7 @@ _WRITTEN = (
     ),
 )
 _LOCAL = re.compile(rf"[{_LETTERS}0-9.!#$%&'*+/=?^_`{{|}}~-]")
+_AT = frozenset({"at", "arroba"})
 _LOCAL_MAX_CHARS = 64
 # "icon@2x.png" is a file name.
 _FILE_ENDINGS = frozenset(
@@ -42,6 +44,10 @@ class EmailRule:
 
     name: str = "email"
     opaque_too: bool = True
+
+    def may_find(self, hints: Hints) -> bool:
+        """Whether there is anything to start from."""
+        return "@" in hints.text or not _AT.isdisjoint(hints.words)
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, compact, words
+from floe.privacy.rules.hints import Needs
 
 _LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
 
@@ -20,8 +21,9 @@ _CONTEXT = words("dni", "nif", "nie", "documento", "identidad", "extranjero", "i
 
 DNI = PatternRule(
     name="es_dni",
+    needs=Needs(digits=8),
     entity="ES_NIF",
-    pattern=re.compile(r"(?<![0-9A-Za-z])[0-9]{8}[ -]?[A-HJ-NP-TV-Z](?![0-9A-Za-z])", re.I),
+    pattern=re.compile(r"[0-9](?<![0-9A-Za-z].)[0-9]{7}[ -]?[A-HJ-NP-TV-Z](?![0-9A-Za-z])", re.I),
     score=0.6,
     check=is_valid,
     context=_CONTEXT,
@@ -29,6 +31,7 @@ DNI = PatternRule(
 )
 NIE = PatternRule(
     name="es_nie",
+    needs=Needs(digits=7),
     entity="ES_NIE",
     pattern=re.compile(
         r"(?<![0-9A-Za-z])[XYZ][ -]?[0-9]{7}[ -]?[A-HJ-NP-TV-Z](?![0-9A-Za-z])", re.I

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.hints import Needs
 
 _PERMUTE = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)
 
@@ -37,6 +38,7 @@ _CONTEXT = words("aadhaar", "aadhar", "adhaar", "uidai", "uid", "आधार")
 
 GROUPED = PatternRule(
     name="in_aadhaar",
+    needs=Needs(digits=12),
     entity="IN_AADHAAR",
     pattern=re.compile(
         rf"{LEFT}(?<![0-9] )[2-9][0-9]{{3}}([ -])[0-9]{{4}}\1[0-9]{{4}}{RIGHT}(?! [0-9])"
@@ -48,6 +50,7 @@ GROUPED = PatternRule(
 )
 BARE = PatternRule(
     name="in_aadhaar_bare",
+    needs=Needs(digits=12),
     entity="IN_AADHAAR",
     pattern=re.compile(rf"{LEFT}[2-9][0-9]{{11}}{RIGHT}"),
     score=0.0,

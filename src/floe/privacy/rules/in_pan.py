@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, words
+from floe.privacy.rules.hints import Needs
 
 RULE = PatternRule(
     name="in_pan",
+    needs=Needs(code=10),
     entity="IN_PAN",
     pattern=re.compile(r"(?<![0-9A-Za-z])[A-Z]{5}[0-9]{4}[A-Z](?![0-9A-Za-z])", re.IGNORECASE),
     score=0.0,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import near, words
+from floe.privacy.rules.hints import Hints
 
 _V4 = re.compile(r"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9A-Za-z])")
 _V6 = re.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z:])")
@@ -27,6 +28,10 @@ class IpAddressRule:
 
     name: str = "ip_address"
     opaque_too: bool = False
+
+    def may_find(self, hints: Hints) -> bool:
+        """Whether there is anything to start from."""
+        return hints.text.count(".") >= 3 or hints.text.count(":") >= 2
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

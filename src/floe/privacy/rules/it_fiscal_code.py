@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _ODD = dict(
     zip(
@@ -27,6 +28,7 @@ def is_valid(value: str) -> bool:
 _D = "[0-9LMNPQRSTUV]"  # letters stand for digits where two people would share a code
 RULE = PatternRule(
     name="it_fiscal_code",
+    needs=Needs(code=16),
     entity="IT_FISCAL_CODE",
     pattern=re.compile(
         rf"(?<![0-9A-Za-z])[A-Z]{{6}}{_D}{{2}}[ABCDEHLMPRST]{_D}{{2}}[A-Z]{_D}{{3}}[A-Z]"

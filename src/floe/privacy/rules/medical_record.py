@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 _NAMES = (
     r"(?:(?<![A-Za-z0-9])(?:MRN|PHN|EMPI|medical record|hospital|patient|health record|case file"
@@ -14,6 +15,7 @@ _NAMES = (
 
 RULE = PatternRule(
     name="medical_record",
+    needs=Needs(digits=5),
     entity="MEDICAL_RECORD_NUMBER",
     pattern=re.compile(
         rf"{_NAMES}(?:[ _-]?(?:number|num|no\.?|nr\.?|id|identifier|ID|#))?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.hints import Needs
 
 
 def is_valid(value: str) -> bool:
@@ -15,6 +16,7 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="nl_bsn",
+    needs=Needs(digits=9),
     entity="NL_BSN",
     pattern=re.compile(rf"{LEFT}[0-9]{{4}}[. ]?[0-9]{{2}}[. ]?[0-9]{{3}}{RIGHT}"),
     score=0.0,

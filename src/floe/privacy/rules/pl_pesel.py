@@ -6,6 +6,7 @@ import datetime
 import re
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, weighted_sum, words
+from floe.privacy.rules.hints import Needs
 
 _CENTURIES = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}
 
@@ -23,6 +24,7 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="pl_pesel",
+    needs=Needs(digits=11),
     entity="PL_PESEL",
     pattern=re.compile(rf"{LEFT}[0-9]{{11}}{RIGHT}"),
     score=0.3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.hints import Needs
 
 
 def is_valid(value: str) -> bool:
@@ -18,6 +19,7 @@ _CONTEXT = words("nhs", "nhs number", "national health service", "health service
 
 RULE = PatternRule(
     name="uk_nhs",
+    needs=Needs(digits=10),
     entity="UK_NHS",
     pattern=re.compile(rf"{LEFT}[0-9]{{3}}([ -]?)[0-9]{{3}}\1[0-9]{{4}}{RIGHT}"),
     score=0.3,

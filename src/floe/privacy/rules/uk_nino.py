@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
+from floe.privacy.rules.hints import Needs
 
 RULE = PatternRule(
     name="uk_nino",
+    needs=Needs(digits=6),
     entity="UK_NINO",
     pattern=re.compile(
         r"(?<![0-9A-Za-z])(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.hints import Needs
 
 
 def is_possible(value: str) -> bool:
@@ -20,6 +21,7 @@ _CONTEXT = words("ssn", "ssns", "ss#", "social security", "social", "soc sec", "
 
 DASHED = PatternRule(
     name="us_ssn",
+    needs=Needs(digits=9),
     entity="US_SSN",
     pattern=re.compile(rf"{LEFT}[0-9]{{3}}-[0-9]{{2}}-[0-9]{{4}}{RIGHT}"),
     score=0.7,
@@ -29,6 +31,7 @@ DASHED = PatternRule(
 )
 BARE = PatternRule(
     name="us_ssn_bare",
+    needs=Needs(digits=9),
     entity="US_SSN",
     pattern=re.compile(rf"{LEFT}[0-9]{{3}}[ .]?[0-9]{{2}}[ .]?[0-9]{{4}}{RIGHT}"),
     score=0.0,
