@@ -17,7 +17,7 @@ from floe.core.deadline import Deadline
 from floe.core.errors import BadAdapter, NotSent
 from floe.core.outcome import Outcome
 from floe.core.request import Request
-from floe.core.route import Route
+from floe.core.route import Route, TooLarge
 from floe.core.text import TextStream
 from floe.core.token import Draw, Event, Finished, Started, Token
 from floe.core.verdict import Verdict
@@ -44,7 +44,7 @@ class AdapterCache(Protocol):
     """Adapters in the engine's memory, pinned while the block runs."""
 
     def lease(
-        self, route: Route, *, expected_tokens: int = 0
+        self, route: Route, *, expected_tokens: int = 0, tenant: str = "default"
     ) -> AbstractAsyncContextManager[Adapters]: ...
 
 
@@ -238,11 +238,16 @@ class _Asked:
 async def _leased(
     stack: AsyncExitStack, parts: Parts, request: Request, route: Route
 ) -> tuple[Route, Adapters]:
-    """The route's adapters; a routed request that meets a damaged one goes on without it."""
+    """The route's adapters; a routed request goes on without a damaged one, or one too many."""
+    tokens = request.sampling.max_tokens
     while True:
         try:
-            lease = parts.adapters.lease(route, expected_tokens=request.sampling.max_tokens)
+            lease = parts.adapters.lease(route, expected_tokens=tokens, tenant=request.tenant)
             return route, await stack.enter_async_context(lease)
+        except TooLarge as error:
+            if route.how != "routed" or not error.fitting.shares:
+                raise
+            route = error.fitting
         except BadAdapter:
             if route.how != "routed":
                 raise

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from floe.adapters.cache import AdapterCache
 from floe.adapters.mix import MixKey, mix_digest
+from floe.adapters.slots import Tier
 from floe.adapters.store import Entry
 from floe.core.adapter import AdapterManifest, StoredAdapter
 from floe.core.errors import BadAdapter
@@ -22,6 +25,7 @@ class FileStore:
     def __init__(self, root: Path, sizes: dict[str, int]) -> None:
         self._root = root
         self.broken: set[str] = set()
+        self.reads: list[str] = []
         self.stored = {}
         for name, size in sizes.items():
             folder = root / name
@@ -48,7 +52,15 @@ class FileStore:
 
     @contextmanager
     def opened(self, stored: StoredAdapter) -> Iterator[Path]:
+        self.reads.append(stored.manifest.name)
         yield stored.gguf
+
+    def copy(self, stored: StoredAdapter, out: BinaryIO) -> None:
+        self.reads.append(stored.manifest.name)
+        out.write(stored.gguf.read_bytes())
+
+    def tier(self, stored: StoredAdapter) -> Tier:
+        return "disk"
 
 
 class FileMix:
@@ -115,12 +127,18 @@ class Memory:
 
 
 def cache(
-    store: FileStore, memory: Memory, budget: int, mix: FileMix | None = None
+    store: FileStore, memory: Memory, budget: int, mix: FileMix | None = None, **more: Any
 ) -> AdapterCache[Handle]:
     return AdapterCache(
-        store=store, load=memory.load, unload=memory.unload, budget_bytes=budget, mix=mix
+        store=store, load=memory.load, unload=memory.unload, budget_bytes=budget, mix=mix, **more
     )
 
 
 def route(*names: str, weight: float = 0.5) -> Route:
     return Route(shares=tuple(Share(name=n, digest=f"d-{n}", weight=weight) for n in names))
+
+
+async def settled(kept: AdapterCache[Handle]) -> None:
+    """Until nothing is loaded or freed any more."""
+    while tasks := kept._admission.loader.tasks:
+        await asyncio.wait(tasks)

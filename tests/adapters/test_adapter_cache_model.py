@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cache_toys import FileStore, Memory, cache, route
+from cache_toys import FileStore, Memory, cache, route, settled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -147,8 +147,7 @@ def test_random_interleavings_keep_every_promise(files: Path, seed: int, budget:
             kept.check_integrity()
         done = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(r is None or isinstance(r, asyncio.CancelledError) for r in done), done
-        if any(s.task is not None and not s.task.done() for s in kept._slots.values()):
-            await asyncio.wait([s.task for s in kept._slots.values() if s.task is not None])
+        await settled(kept)
 
     asyncio.run(scene())
     kept.check_integrity()

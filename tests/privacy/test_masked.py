@@ -329,7 +329,9 @@ class Base:
         return Route()
 
     @asynccontextmanager
-    async def lease(self, route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
+    async def lease(
+        self, route: Route, *, expected_tokens: int = 0, tenant: str = "default"
+    ) -> AsyncIterator[Adapters]:
         yield ()
 
 

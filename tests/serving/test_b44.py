@@ -44,7 +44,9 @@ class Open:
         return Route()
 
     @contextlib.asynccontextmanager
-    async def lease(self, route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
+    async def lease(
+        self, route: Route, *, expected_tokens: int = 0, tenant: str = "default"
+    ) -> AsyncIterator[Adapters]:
         yield ()
 
 

@@ -48,7 +48,9 @@ class Leases:
         self.out = 0
 
     @contextlib.asynccontextmanager
-    async def lease(self, route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
+    async def lease(
+        self, route: Route, *, expected_tokens: int = 0, tenant: str = "default"
+    ) -> AsyncIterator[Adapters]:
         self.out += 1
         try:
             yield ()

@@ -1,26 +1,36 @@
-"""Adapters in the engine's memory: leased, counted in bytes, evicted oldest first.
+"""Adapters in the engine's memory: leased, counted in bytes, loaded off the serving thread.
 
-All state belongs to one event loop; loading and freeing run in a thread, one at a time and in the
-order they were admitted, so that the engine never holds more bytes than the budget.
+All state belongs to one event loop. Loads and frees run in a thread, one at a time, so that the
+engine never holds more bytes than the budget. `admission` says who gets room and when, `tenants`
+in which order, `recency` and the policy who goes, `ahead` what comes unasked, `tiers` from where.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 import math
 import time
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
+from floe.adapters.admission import Admission
+from floe.adapters.ahead import NOBODY, LookAhead
+from floe.adapters.figures import Figures
+from floe.adapters.host import HostMemory
+from floe.adapters.listing import counted, row
+from floe.adapters.loader import Run
 from floe.adapters.mix import MixKey, composing_pays, mix_digest
+from floe.adapters.policy import ReplacementPolicy
+from floe.adapters.prefetch import Foresight, Mode
+from floe.adapters.recency import GuardedPolicy
 from floe.adapters.slots import (
-    Broken,
     Counters,
     H,
     Load,
@@ -29,16 +39,20 @@ from floe.adapters.slots import (
     Row,
     Slot,
     Stamp,
-    State,
     Store,
     TenantFigures,
 )
-from floe.adapters.store import Entry
+from floe.adapters.table import Table
+from floe.adapters.tenants import FairQueue, Partition
+from floe.adapters.tiers import Tiers
 from floe.core.adapter import AdapterManifest
-from floe.core.errors import BadAdapter, BadRequest, Busy, FloeError
-from floe.core.route import Route, Share
+from floe.core.config import TenantConfig
+from floe.core.errors import BadAdapter, BadRequest, Busy
+from floe.core.route import Route, Share, TooLarge
 
 _MIX_SLACK_BYTES = 1 << 16
+
+log = logging.getLogger("floe.adapters")
 
 
 class AdapterCache(Generic[H]):
@@ -51,18 +65,58 @@ class AdapterCache(Generic[H]):
         load: Load[H],
         unload: Callable[[H], None],
         budget_bytes: int,
+        policy: ReplacementPolicy | None = None,
         mix: Mix | None = None,
+        host: HostMemory | None = None,
+        tenants: Mapping[str, TenantConfig] | None = None,
+        pinned: Sequence[str] = (),
+        prefetch: Mode = "both",
+        wait_ms: float = 0.0,
+        max_overtaken: int = 16,
         clock_s: Callable[[], float] = time.time,
+        run: Run = asyncio.to_thread,
     ) -> None:
-        self._store, self._mix, self._clock_s = store, mix, clock_s
-        self._load, self._unload, self._budget = load, unload, budget_bytes
-        self._slots: OrderedDict[str, Slot[H]] = OrderedDict()  # least recently used first
-        self._broken: dict[str, Broken] = {}
-        self._count: Counter[str] = Counter()
-        self._load_ms = 0.0
-        self._lost_bytes = 0  # could not be freed, so they still count
-        self._turn = asyncio.Lock()
-        self._background: set[asyncio.Task[None]] = set()
+        """`policy` None is least recently used. `pinned`: names that are always resident.
+
+        A lease waits up to `wait_ms` for room that others hold. `run` calls a function off the
+        loop.
+
+        Raises:
+            BadConfig: guarantees of `tenants` that exceed the budget.
+        """
+        self._mix, self._pinned, self._wait_s = mix, tuple(pinned), wait_ms / 1000
+        self._clock_s, self._last_s, self._run = clock_s, 0.0, run
+        self._tiers = Tiers(store, host)
+        self._partition = Partition(tenants or {}, budget_bytes=budget_bytes)
+        self._policy = GuardedPolicy(policy)
+        self._figures, self._foresight = Figures(), Foresight(prefetch)
+        self._table: Table[H] = Table(
+            budget_bytes=budget_bytes, policy=self._policy, partition=self._partition
+        )
+        self._queue: FairQueue[H] = FairQueue(tenants or {}, max_overtaken=max_overtaken)
+        self._ahead: LookAhead[H] = LookAhead(
+            table=self._table,
+            policy=self._policy,
+            figures=self._figures,
+            foresight=self._foresight,
+            fresh=self._single,
+            is_idle=self._is_idle,
+            now_s=self._now_s,
+        )
+        self._admission: Admission[H] = Admission(
+            table=self._table,
+            queue=self._queue,
+            policy=self._policy,
+            figures=self._figures,
+            foresight=self._foresight,
+            load=load,
+            unload=unload,
+            run=run,
+            now_s=self._now_s,
+            look_ahead=lambda: self._ahead.look(self._admission),
+        )
+        self._notes: dict[str, str] = {}
+        self._is_started = not self._pinned
 
     @asynccontextmanager
     async def lease(
@@ -76,167 +130,244 @@ class AdapterCache(Generic[H]):
         """The route's adapters with their weights, pinned until the block ends; base = ().
 
         With a mix cache and enough `expected_tokens`, several come composed into one.
+        `topic_vector`: the prompt reduced to D numbers, for the policy.
 
         Raises:
             BadRequest: a weight that is not finite.
-            BadAdapter: an adapter is gone, changed or refused, or does not fit the budget at all.
+            TooLarge: together they do not fit the budget; it says which of them would.
+            BadAdapter: an adapter is gone, changed or refused.
             Busy: adapters in use fill the budget.
         """
-        del tenant, topic_vector
         shares = _merged(route)
         if not shares:
             yield ()
             return
+        began_s = asyncio.get_running_loop().time()
+        if not self._is_started:
+            await self.start()
         wanted = [await self._single(share) for share in shares]
-        slots, weights = await self._pinned(wanted, shares, expected_tokens)
+        slots, weights = await self._leased(
+            wanted, shares, route, expected_tokens, tenant, topic_vector
+        )
         try:
             leased = []
             for slot, weight in zip(slots, weights, strict=True):
-                leased.append((await self._handle(slot), weight))
+                leased.append((await _handle(slot), weight))
+            self._figures.waited(tenant, 1000 * (asyncio.get_running_loop().time() - began_s))
             yield leased
         finally:
-            for slot in slots:
-                self._release(slot)
+            self._admission.release(slots, tenant=tenant)
+
+    @contextmanager
+    def expect(self, route: Route, *, tenant: str = "default") -> Iterator[None]:
+        """While the block runs, the route's adapters will be leased soon: they may be loaded.
+
+        For requests that wait for something else; call it on the loop's thread.
+        """
+        del tenant  # it takes no room that is anybody's own
+        shares = [s for s in route.shares if s.weight]
+        self._foresight.expect(shares)
+        self._admission.pump()
+        try:
+            yield
+        finally:
+            self._foresight.unexpect(shares)
+
+    def prefer(self, digests: Sequence[str]) -> None:
+        """The adapters that had best be in memory, best first, until the next call.
+
+        They are loaded when nothing else is to do, and go last when room is needed; one that is
+        no longer named keeps that protection for half a minute. On the loop's thread.
+        """
+        self._foresight.prefer(digests, self._now_s())
+        self._admission.pump()
+
+    async def start(self) -> None:
+        """Load what is pinned by configuration; what cannot be is in `notes`."""
+        self._is_started = True
+        entries = {e.name: e for e in await self._run(self._tiers.entries)} if self._pinned else {}
+        fixed: dict[str, int] = {}
+        self._notes.pop("pinned", None)
+        for name in self._pinned:
+            entry = entries.get(name)
+            if entry is None or entry.stored is None:
+                why = entry.reason if entry is not None else "no adapter of that name"
+                self._notes["pinned"] = f"adapters.pinned: {name!r} cannot be loaded: {why}"
+                continue
+            fixed[entry.stored.manifest.digest] = entry.stored.manifest.file_bytes
+        self._table.fixed = fixed
+        for slot in self._table.slots.values():
+            slot.is_fixed = slot.key in fixed
+        for digest in fixed:
+            await self._fix(digest)
 
     async def forget(self, digest: str) -> None:
         """Free the adapter and every mix of it, at once or when the last lease ends (A04)."""
-        self._broken.pop(digest, None)
-        for slot in [s for s in self._slots.values() if digest in s.parts]:
+        self._admission.broken.pop(digest, None)
+        if digest not in self._table.slots:
+            self._policy.forget(digest)
+        for slot in [s for s in self._table.slots.values() if digest in s.parts]:
             slot.is_doomed = True
-            if slot.is_evictable:
-                await asyncio.shield(self._drop(slot))
+            if slot.is_free:
+                await asyncio.shield(asyncio.ensure_future(self._admission.drop(slot)))
+        self._foresight.forget(digest)
+        self._figures.forget(digest)
+        await self._run(self._tiers.forget, digest)
+        if self._pinned:
+            await self.start()  # a pinned name may mean something else now
+
+    # --- what it says of itself
 
     @property
     def failure(self) -> str:
-        """Why the cache cannot serve; "" while it can."""
-        return ""
+        """Why the cache cannot serve; "" while it can. For health checks (F07)."""
+        return self._admission.failure
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What works less well than it should, for health reports."""
-        return ()
+        lost = self._table.lost_bytes
+        more = [self._policy.note, f"{lost} bytes of adapters could not be freed" if lost else ""]
+        return (*self._notes.values(), *(note for note in more if note))
 
-    async def start(self) -> None:
-        """Load what is pinned by configuration."""
+    @property
+    def policy_name(self) -> str:
+        """The replacement policy that decides now."""
+        return self._policy.name
 
     def is_resident(self, digest: str) -> bool:
-        """Whether the adapter is in the engine's memory now."""
-        slot = self._slots.get(digest)
+        """Whether the adapter is in the engine's memory now. Any thread may ask."""
+        slot = self._table.slots.get(digest)
         return slot is not None and slot.handle is not None
 
     def load_ms(self, digest: str) -> float:
-        """What a load of the adapter costs, in milliseconds, as far as is known."""
-        del digest
-        loads = max(1, self._count["misses"] - self._count["failures"])
-        return self._load_ms / loads if self._load_ms else 5.0
-
-    def prefer(self, digests: Sequence[str]) -> None:
-        """The adapters that had best be in memory, best first."""
-        del digests
-
-    @contextmanager
-    def expect(self, route: Route, *, tenant: str = "default") -> Iterator[None]:
-        """While the block runs, the route's adapters will be leased soon: they may be loaded."""
-        del route, tenant
-        yield
-
-    def by_tenant(self) -> Mapping[str, TenantFigures]:
-        """Each tenant's totals and gauges."""
-        return {}
-
-    def load_times(self) -> LoadTimes:
-        """How long loads took."""
-        return LoadTimes(
-            upper_ms=(math.inf,), counts=(self._count["misses"],), sum_ms=self._load_ms
-        )
-
-    def counters(self) -> Counters:
-        """Totals and gauges at this moment."""
-        pinned = [s for s in self._slots.values() if s.pins]
-        return Counters(
-            **{k: self._count[k] for k in ("hits", "misses", "coalesced", "evictions")},
-            failures=self._count["failures"],
-            mixes=self._count["mixes"],
-            load_ms=self._load_ms,
-            budget_bytes=self._budget,
-            resident_bytes=self._used_bytes(),
-            pinned_bytes=sum(s.n_bytes for s in pinned),
-            resident=sum(s.handle is not None for s in self._slots.values()),
-            leased=sum(s.pins for s in pinned),
-        )
+        """What a load of the adapter costs, as measured, else by its bytes and tier."""
+        return self._figures.estimate_ms(digest, tier=self._tiers.where(digest))
 
     def fault(self, manifest: AdapterManifest) -> str:
         """Why a lease of the adapter would fail, as far as is known; "" if nothing is.
 
-        A failed load counts until the file is written again or a lease succeeds.
+        A failed load counts for half a minute, or until the file is written again or a lease
+        succeeds.
         """
-        if manifest.file_bytes > self._budget and manifest.digest not in self._slots:
-            return f"it needs {manifest.file_bytes} bytes, adapters.budget_bytes is {self._budget}"
-        broken = self._broken.get(manifest.digest)
-        return broken.reason if broken is not None and broken.stamp.is_current else ""
+        size = manifest.file_bytes
+        if size > self._table.budget_bytes and manifest.digest not in self._table.slots:
+            return f"it needs {size} bytes, adapters.budget_bytes is {self._table.budget_bytes}"
+        broken = self._admission.broken.get(manifest.digest)
+        current = broken is not None and self._now_s() < broken.until_s and broken.stamp.is_current
+        return broken.reason if broken is not None and current else ""
+
+    def counters(self) -> Counters:
+        """Totals and gauges at this moment."""
+        return counted(
+            self._table,
+            self._figures,
+            self._foresight,
+            self._policy,
+            self._tiers,
+            waiting=len(self._queue),
+            at_s=self._now_s(),
+        )
+
+    def by_tenant(self) -> Mapping[str, TenantFigures]:
+        """Each tenant's totals and gauges."""
+        resident: dict[str, int] = {}
+        for slot in self._table.slots.values():
+            for name in slot.uses:
+                resident[name] = resident.get(name, 0) + slot.n_bytes
+        return self._figures.by_tenant(resident, self._partition.guarantees)
+
+    def load_times(self) -> LoadTimes:
+        """How long loads took."""
+        return self._figures.load_times()
 
     def snapshot(self) -> tuple[Row, ...]:
         """Every adapter of the store with its tier, state, pins, size and last use."""
-        return tuple(self._row(entry) for entry in self._store.entries())
+        rows = []
+        for entry in self._tiers.entries():
+            manifest = entry.stored.manifest if entry.stored else None
+            digest = manifest.digest if manifest else ""
+            reason = entry.reason or (self.fault(manifest) if manifest else "")
+            tier = self._tiers.where(digest) if manifest else "none"
+            slot = self._table.slots.get(digest)
+            rows.append(row(entry, slot, reason=reason, tier=tier, table=self._table))
+        return tuple(rows)
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if the books do not add up."""
-        for key, slot in self._slots.items():
-            if key != slot.key or slot.pins < 0 or slot.n_bytes < 0 or slot.task is None:
-                raise RuntimeError(f"adapter cache: slot {key[:12]} is inconsistent")
-            if slot.task.done() and slot.handle is None:
-                raise RuntimeError(f"adapter cache: slot {key[:12]} failed and was not removed")
-        if self._used_bytes() > self._budget:
-            raise RuntimeError("adapter cache: resident bytes exceed the budget")
+        self._table.check()
+        self._tiers.check()
+        if self._admission.loader.pending < 0:
+            raise RuntimeError("adapter cache: more loads ended than began")
 
     # --- admission
 
     async def _single(self, share: Share) -> Slot[H]:
         """A slot for the share, not yet in the table; its size comes from the store."""
-        known = self._slots.get(share.digest)
+        known = self._table.slots.get(share.digest)
         if known is not None:
-            size, stamp = known.n_bytes, known.stamp
+            size, stamp, name = known.n_bytes, known.stamp, known.name
         else:
             try:
-                stored = await asyncio.to_thread(self._store.find, share.name, share.digest)
+                stored = await self._run(self._tiers.find, share.name, share.digest)
             except BadAdapter:
-                self._count["failures"] += 1
+                self._figures.count["failures"] += 1
                 raise
             size, stamp = stored.manifest.file_bytes, Stamp.of(stored.gguf)
+            name = share.name or stored.manifest.name
+        self._figures.seen(share.digest, size)
 
         def opened() -> AbstractContextManager[Path]:
-            return self._store.opened(self._store.find(share.name, share.digest))
+            return self._tiers.opened(name, share.digest)
 
-        parts = frozenset({share.digest})
         return Slot(
-            key=share.digest, name=share.name, n_bytes=size, parts=parts, open=opened, stamp=stamp
+            key=share.digest,
+            name=name,
+            n_bytes=size,
+            parts=frozenset({share.digest}),
+            open=opened,
+            where=lambda: self._tiers.where(share.digest),
+            stamp=stamp,
+            is_fixed=share.digest in self._table.fixed,
         )
 
-    async def _pinned(
-        self, wanted: list[Slot[H]], shares: Sequence[Share], expected_tokens: int
+    async def _leased(
+        self,
+        wanted: list[Slot[H]],
+        shares: Sequence[Share],
+        route: Route,
+        expected_tokens: int,
+        tenant: str,
+        context_D: NDArray[np.float32] | None,
     ) -> tuple[list[Slot[H]], list[float]]:
         weights = [share.weight for share in shares]
         if self._mix is not None and len(wanted) > 1:
             mixed = self._mixed(self._mix, wanted, shares)
-            ready = mixed.key in self._slots or self._mix.has(_key(shares))
+            ready = mixed.key in self._table.slots or self._mix.has(_key(shares))
             if composing_pays(len(wanted), expected_tokens, is_composed=ready):
-                slot = await self._composed(mixed)
+                slot = await self._composed(mixed, tenant, context_D)
                 if slot is not None:
-                    self._count["mixes"] += 1
+                    self._figures.count["mixes"] += 1
                     return [slot], [1.0]
-                self._count["mixes_without_room"] += 1  # apart they may be resident already
-        return await self._admit(wanted), weights
+        self._check_size(wanted, shares, route, tenant)
+        self._tell(wanted, tenant, context_D)
+        return await self._admission.admit(wanted, tenant=tenant, wait_s=self._wait_s), weights
 
-    async def _composed(self, mixed: Slot[H]) -> Slot[H] | None:
+    async def _composed(
+        self, mixed: Slot[H], tenant: str, context_D: NDArray[np.float32] | None
+    ) -> Slot[H] | None:
         """The mix, pinned and loaded; None if there is no room or a part of it is damaged."""
-        try:
-            [slot] = await self._admit([mixed])
-        except (Busy, BadAdapter):
+        if mixed.n_bytes > self._table.limit_bytes([mixed], tenant=tenant):
             return None
+        self._tell([mixed], tenant, context_D)
         try:
-            await self._handle(slot)
+            [slot] = await self._admission.admit([mixed], tenant=tenant, wait_s=0.0)
+        except Busy:
+            return None  # apart they may be resident already
+        try:
+            await _handle(slot)
         except BaseException as error:
-            self._release(slot)
+            self._admission.release([slot], tenant=tenant)
             if isinstance(error, BadAdapter):
                 return None  # loaded apart, the damaged part is known by name
             raise
@@ -244,177 +375,80 @@ class AdapterCache(Generic[H]):
 
     def _mixed(self, mix: Mix, wanted: list[Slot[H]], shares: Sequence[Share]) -> Slot[H]:
         key = _key(shares)
+        size = sum(slot.n_bytes for slot in wanted) + _MIX_SLACK_BYTES
+        self._figures.seen(mix_digest(key), size)
         return Slot(
             key=mix_digest(key),
             name=" + ".join(slot.name for slot in wanted),
-            n_bytes=sum(slot.n_bytes for slot in wanted) + _MIX_SLACK_BYTES,
+            n_bytes=size,
             parts=frozenset(digest for digest, _ in key),
             open=lambda: mix.composed(key),
         )
 
-    async def _admit(self, wanted: list[Slot[H]]) -> list[Slot[H]]:
-        """Pin all of `wanted` at once or none; starts the loads that are needed."""
+    def _check_size(
+        self, wanted: list[Slot[H]], shares: Sequence[Share], route: Route, tenant: str
+    ) -> None:
+        """Raise TooLarge for what could not be held even alone; nothing is evicted for it."""
+        limit = self._table.limit_bytes(wanted, tenant=tenant)
         total = sum(slot.n_bytes for slot in wanted)
-        if total > self._budget:
-            raise BadAdapter(
-                f"adapters {', '.join(s.name for s in wanted)} need {total} bytes in memory, the "
-                f"budget is {self._budget}. Raise adapters.budget_bytes"
-            )
-        keep = {slot.key for slot in wanted}
-        while (victims := self._victims(wanted, keep)) is None:
-            # Loads that nobody waits for any more cannot be evicted before they end.
-            pending = [
-                s.task
-                for s in self._slots.values()
-                if s.pins == 0 and s.handle is None and s.key not in keep and s.task is not None
-            ]
-            if not pending:
-                raise self._full(total)
-            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for victim in victims:
-            del self._slots[victim.key]
-            self._count["evictions"] += 1
-        return [self._pin(slot, victims) for slot in wanted]
-
-    def _victims(self, wanted: list[Slot[H]], keep: set[str]) -> list[Slot[H]] | None:
-        """The least recently used slots whose bytes are needed; None if they do not suffice."""
-        need = sum(slot.n_bytes for slot in wanted if slot.key not in self._slots)
-        free = self._budget - self._used_bytes()
-        victims = []
-        for slot in self._slots.values():
-            if free >= need:
-                break
-            if slot.is_evictable and slot.key not in keep:
-                victims.append(slot)
-                free += slot.n_bytes
-        return victims if free >= need else None
-
-    def _pin(self, fresh: Slot[H], victims: list[Slot[H]]) -> Slot[H]:
-        slot = self._slots.setdefault(fresh.key, fresh)
-        if slot is fresh:
-            self._count["misses"] += 1
-            slot.task = self._start(self._bring(slot, victims[:]))
-            victims.clear()  # freed by the first load
-        else:
-            self._count["coalesced" if slot.handle is None else "hits"] += 1
-        slot.pins += 1
-        slot.is_doomed = False
-        self._touch(slot)
-        return slot
-
-    def _full(self, total: int) -> Busy:
-        pinned = sum(slot.n_bytes for slot in self._slots.values() if slot.pins)
-        return Busy(
-            f"no room for {total} bytes of adapters: {pinned} of {self._budget} bytes are in use "
-            "by running requests. Try again, or raise adapters.budget_bytes"
+        if total <= limit:
+            return
+        size = {slot.key: slot.n_bytes for slot in wanted}
+        kept, room = [], limit
+        for share in sorted(shares, key=lambda s: s.weight, reverse=True):
+            if size[share.digest] <= room:
+                kept.append(share)
+                room -= size[share.digest]
+        budget = self._table.budget_bytes
+        less = "" if limit == budget else f", of which others have {budget - limit} for themselves"
+        if route.how == "routed" and kept:
+            self._figures.count["trimmed"] += 1
+        raise TooLarge(
+            f"adapters {', '.join(s.name for s in wanted)} need {total} bytes in memory, the "
+            f"budget is {budget}{less}. Raise adapters.budget_bytes",
+            fitting=_fitting(route, kept),
         )
 
-    # --- loading and freeing
+    def _tell(
+        self, slots: Sequence[Slot[H]], tenant: str, context_D: NDArray[np.float32] | None
+    ) -> None:
+        for slot in slots:
+            use = self._admission.use(slot, tenant=tenant, context_D=context_D)
+            self._policy.used(use, resident=slot.key in self._table.slots)
 
-    async def _bring(self, slot: Slot[H], victims: list[Slot[H]]) -> None:
+    async def _fix(self, digest: str) -> None:
+        """Bring a pinned adapter into memory; a failure is a note, and a lease tries again."""
         try:
-            async with self._turn:
-                started = time.perf_counter()
-                handle, size = await asyncio.to_thread(self._swap, slot, victims)
-                self._load_ms += 1000 * (time.perf_counter() - started)
-        except BaseException as error:
-            if self._slots.get(slot.key) is slot:
-                del self._slots[slot.key]
-            self._count["failures"] += 1
-            if isinstance(error, FloeError) and slot.stamp is not None:
-                self._broken[slot.key] = Broken(reason=error.message, stamp=slot.stamp)
-            raise
-        slot.handle, slot.n_bytes = handle, size
-        self._broken.pop(slot.key, None)
-        if slot.is_doomed and slot.is_evictable:
-            self._drop(slot)
+            slot = await self._single(Share(name="", digest=digest, weight=1.0))
+            slots = await self._admission.admit(
+                [slot], tenant=NOBODY, wait_s=self._wait_s, is_counted=False
+            )
+        except (BadAdapter, Busy) as error:
+            self._notes["pinned"] = f"adapters.pinned: {error.message}"
+            return
+        try:
+            slots[0].is_fixed = True
+            await _handle(slots[0])
+        except BadAdapter as error:
+            self._notes["pinned"] = f"adapters.pinned: {error.message}"
+        finally:
+            self._admission.release(slots, tenant=NOBODY)
 
-    def _swap(self, slot: Slot[H], victims: Sequence[Slot[H]]) -> tuple[H, int]:
-        """In a thread: free first, then load, so that both are never in memory together."""
-        self._free(victims)
-        with slot.open() as path:
-            size = path.stat().st_size
-            if size > slot.n_bytes:
-                raise BadAdapter(f"adapter {slot.name!r} needs {size} bytes, more than announced")
-            return self._load(path, key=slot.key), size
+    def _is_idle(self) -> bool:
+        return not self._queue and not self._admission.loader.pending
 
-    def _free(self, victims: Sequence[Slot[H]]) -> None:
-        """Free all, then raise the first error; what could not be freed still counts."""
-        errors: list[Exception] = []
-        for victim in victims:
-            handle, victim.handle = victim.handle, None
-            if handle is None:
-                continue
-            try:
-                self._unload(handle)
-            except Exception as error:
-                self._lost_bytes += victim.n_bytes
-                errors.append(error)
-        if errors:
-            raise errors[0]
+    def _now_s(self) -> float:
+        """The clock, but never back."""
+        self._last_s = max(self._last_s, self._clock_s())
+        return self._last_s
 
-    def _drop(self, slot: Slot[H]) -> asyncio.Task[None]:
-        del self._slots[slot.key]
 
-        async def free() -> None:
-            async with self._turn:
-                await asyncio.to_thread(self._free, [slot])
-
-        return self._start(free())
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that outlives the request that started it; its error goes to whoever waits."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._background.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as seen: the waiters, if any are left, raise it
-
-    async def _handle(self, slot: Slot[H]) -> H:
-        if slot.handle is None and slot.task is not None:
-            await asyncio.shield(slot.task)
-        if slot.handle is None:
-            raise RuntimeError(f"adapter cache: {slot.name!r} is pinned and has no handle")
-        return slot.handle
-
-    def _release(self, slot: Slot[H]) -> None:
-        slot.pins -= 1
-        if self._slots.get(slot.key) is slot:
-            self._touch(slot)
-            if slot.is_doomed and slot.is_evictable:
-                self._drop(slot)
-
-    def _touch(self, slot: Slot[H]) -> None:
-        slot.last_used_s = self._clock_s()
-        self._slots.move_to_end(slot.key)
-
-    def _used_bytes(self) -> int:
-        return self._lost_bytes + sum(slot.n_bytes for slot in self._slots.values())
-
-    def _row(self, entry: Entry) -> Row:
-        manifest = entry.stored.manifest if entry.stored else None
-        slot = self._slots.get(manifest.digest) if manifest else None
-        reason = entry.reason or (self.fault(manifest) if manifest else "")
-        size = slot.n_bytes if slot else manifest.file_bytes if manifest else 0
-        state: State = "failed" if reason else "registered"
-        if slot is not None:
-            state = "loading" if slot.handle is None else "ready"
-        return Row(
-            name=entry.name,
-            digest=manifest.digest if manifest else "",
-            tier="memory" if slot and slot.handle is not None else "disk" if manifest else "none",
-            state=state,
-            reason=reason,
-            pins=slot.pins if slot else 0,
-            n_bytes=size,
-            rank=manifest.rank if manifest else 0,
-            fit=self._budget // size if size else 0,
-            last_used_s=slot.last_used_s if slot else None,
-        )
+async def _handle(slot: Slot[H]) -> H:
+    if slot.handle is None and slot.task is not None:
+        await asyncio.shield(slot.task)
+    if slot.handle is None:
+        raise RuntimeError(f"adapter cache: {slot.name!r} is pinned and has no handle")
+    return slot.handle
 
 
 def _merged(route: Route) -> list[Share]:
@@ -431,3 +465,15 @@ def _merged(route: Route) -> list[Share]:
 def _key(shares: Sequence[Share]) -> MixKey:
     """As `Route.key`."""
     return tuple(sorted((share.digest, share.weight) for share in shares))
+
+
+def _fitting(route: Route, kept: Sequence[Share]) -> Route:
+    """The route with the kept shares alone, weighing as much together as all did."""
+    names = ", ".join(s.name for s in kept)
+    total, left = sum(s.weight for s in route.shares), sum(s.weight for s in kept)
+    factor = total / left if left else 1.0
+    return dataclasses.replace(
+        route,
+        shares=tuple(dataclasses.replace(s, weight=s.weight * factor) for s in kept),
+        reason=f"{route.reason}; only {names} fit the memory".lstrip("; "),
+    )

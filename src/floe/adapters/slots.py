@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import BinaryIO, Generic, Literal, Protocol, TypeVar
 
 from floe.adapters.mix import MixKey
 from floe.adapters.store import Entry
@@ -17,6 +18,8 @@ H = TypeVar("H")
 H_co = TypeVar("H_co", covariant=True)
 
 State = Literal["registered", "loading", "ready", "failed"]
+Tier = Literal["memory", "host", "disk", "remote", "none"]
+Ahead = Literal["", "expected", "preferred", "predicted"]
 
 
 class Store(Protocol):
@@ -32,6 +35,14 @@ class Store(Protocol):
 
     def opened(self, stored: StoredAdapter) -> AbstractContextManager[Path]:
         """Its GGUF, checked before and after the block; raises BadAdapter."""
+        ...
+
+    def copy(self, stored: StoredAdapter, out: BinaryIO) -> None:
+        """Write its GGUF to `out`, checked in the same reading; raises BadAdapter."""
+        ...
+
+    def tier(self, stored: StoredAdapter) -> Tier:
+        """Where its file lies now: "disk" or "remote"."""
         ...
 
 
@@ -57,7 +68,13 @@ class Load(Protocol[H_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Totals since the start, and gauges: resident, pinned and leased are apart (bug-log A28)."""
+    """Totals since the start, and gauges: resident, pinned, active, leased apart (bug-log A28).
+
+    `resident` adapters are in memory, `pinned` ones by configuration, `active` ones are held by
+    `leased` leases. `pinned_bytes` cannot be evicted now. `reloads` are loads soon after an
+    eviction; as a rate, together with that of evictions, they tell thrashing (F13). `trimmed`
+    mixes were too large together, `dropped` loads nobody waited for any more.
+    """
 
     hits: int
     misses: int
@@ -79,6 +96,7 @@ class Counters:
     reloads: int = 0
     refusals: int = 0
     dropped: int = 0
+    trimmed: int = 0
     prefetches: int = 0
     prefetch_used: int = 0
     prefetch_wasted: int = 0
@@ -124,7 +142,7 @@ class Row:
 
     name: str
     digest: str
-    tier: Literal["memory", "host", "disk", "remote", "none"]
+    tier: Tier
     state: State
     reason: str
     pins: int
@@ -159,17 +177,23 @@ class Stamp:
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """Why an adapter could not be loaded, and the file that this is true of."""
+    """Why an adapter could not be loaded, the file that this is true of, and until when.
+
+    After `until_s` it is worth another try even if the file is the same.
+    """
 
     reason: str
     stamp: Stamp
+    until_s: float = float("inf")
 
 
 @dataclass(kw_only=True, eq=False)
 class Slot(Generic[H]):
     """One adapter or mix, resident or on its way; `parts` are the digests it is made of.
 
-    `stamp` is the file as it was before it was read; None for a mix.
+    `stamp` is the file as it was before it was read; None for a mix. `holders` counts leases by
+    tenant, `uses` has each tenant's last use (seconds). `ahead` says why it was loaded before
+    anybody asked, until somebody does. `is_fixed`: pinned by configuration.
     """
 
     key: str
@@ -183,8 +207,37 @@ class Slot(Generic[H]):
     is_doomed: bool = False
     last_used_s: float = 0.0
     stamp: Stamp | None = None
+    where: Callable[[], Tier] = lambda: "disk"
+    holders: Counter[str] = field(default_factory=Counter)
+    uses: dict[str, float] = field(default_factory=dict)
+    ahead: Ahead = ""
+    is_fixed: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is in memory and nobody holds it."""
+        return self.pins == 0 and self.handle is not None
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it is in memory and nobody holds it."""
-        return self.pins == 0 and self.handle is not None
+        """Whether it may be taken out of memory as far as leases and configuration go."""
+        return self.is_free and not self.is_fixed
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a load of it that has not begun is still worth it."""
+        return self.pins > 0 or (not self.is_doomed and (self.is_fixed or bool(self.ahead)))
+
+    def pin(self, tenant: str, at_s: float) -> None:
+        """One more lease."""
+        self.pins += 1
+        self.holders[tenant] += 1
+        self.uses[tenant] = self.last_used_s = at_s
+
+    def unpin(self, tenant: str, at_s: float) -> None:
+        """One lease less."""
+        self.pins -= 1
+        self.holders[tenant] -= 1
+        if not self.holders[tenant]:
+            del self.holders[tenant]
+        self.uses[tenant] = self.last_used_s = at_s

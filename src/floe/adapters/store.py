@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from floe.adapters.digest import content_digest
 from floe.adapters.formats import parse_lora_gguf, write_lora_gguf
@@ -198,6 +198,21 @@ class AdapterStore:
         if after != before:
             raise BadAdapter(f"adapter {name!r}: its file changed while it was loaded. Try again")
 
+    def copy(self, stored: StoredAdapter, out: BinaryIO) -> None:
+        """Write the GGUF to `out`, checked in the same reading: those bytes are the adapter's.
+
+        Raises:
+            BadAdapter: the file is gone, or not what was added; what was written is void.
+        """
+        name = stored.manifest.name
+        if copy_hashed(stored.gguf, out, name=name) != self._record_of(stored).file_sha256:
+            raise BadAdapter(f"adapter {name!r}: its file was changed on disk. Add it again")
+
+    def tier(self, stored: StoredAdapter) -> Literal["disk", "remote"]:
+        """Where its file lies: always here."""
+        del stored
+        return "disk"
+
     def tensors(self, stored: StoredAdapter) -> LoraTensors:
         """The adapter's arrays, from the bytes that were added. Raises BadAdapter as `opened`."""
         with self.opened(stored) as path:
@@ -322,6 +337,19 @@ def shape_digest(model: ModelInfo) -> str:
     """Hex digest over the names and shapes of a model's linear layers."""
     lines = [f"{name} {o} {i}" for name, (o, i) in sorted(model.linears.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def copy_hashed(path: Path, out: BinaryIO, *, name: str) -> str:
+    """Copy a file and give the hex sha256 of the bytes that were copied. Raises BadAdapter."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+                out.write(chunk)
+    except FileNotFoundError as error:
+        raise BadAdapter(f"adapter {name!r}: its file {path} is gone. Add it again") from error
+    return digest.hexdigest()
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from floe.core.errors import BadAdapter
+
 How = Literal["routed", "explicit", "base"]
 
 
@@ -34,3 +36,14 @@ class Route:
     def key(self) -> tuple[tuple[str, float], ...]:
         """(digest, weight) pairs in a canonical order: the identity of everything derived."""
         return tuple(sorted((s.digest, s.weight) for s in self.shares))
+
+
+class TooLarge(BadAdapter):
+    """The route's adapters do not fit the memory together; `fitting` is what of it would.
+
+    Its shares are the heaviest that fit, weighing together what all did; none = the base.
+    """
+
+    def __init__(self, message: str, *, fitting: Route) -> None:
+        super().__init__(message)
+        self.fitting = fitting

@@ -208,18 +208,20 @@ class _Watched(ScriptedEngine):
 class _Open:
     """A gate, a router and an adapter cache that have nothing to say."""
 
-    def inspect(self, _texts: Sequence[tuple[str, str]], *, tenant: str = "") -> Verdict:
+    def inspect(self, _texts: Sequence[tuple[str, str]], *, tenant: str = "") -> Verdict:  # noqa: ARG002 - a keyword of the protocol
         return _ALLOW
 
-    def inspect_draft(self, _text: str, *, tenant: str = "") -> Verdict:
+    def inspect_draft(self, _text: str, *, tenant: str = "") -> Verdict:  # noqa: ARG002 - a keyword of the protocol
         return _ALLOW
 
     def choose(self, _request: Request) -> Route:
         return Route()
 
     @asynccontextmanager
-    async def lease(self, _route: Route, *, expected_tokens: int = 0) -> AsyncIterator[Adapters]:
-        assert expected_tokens > 0
+    async def lease(
+        self, _route: Route, *, expected_tokens: int = 0, tenant: str = "default"
+    ) -> AsyncIterator[Adapters]:
+        assert expected_tokens > 0 and tenant
         yield ()
 
 
