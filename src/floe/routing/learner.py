@@ -151,7 +151,9 @@ class Learner:
         """Adapters that can be routed to now; new ones begin from a trained one alike, if any."""
         with self._lock:
             known = {d: v for d, v in self._places.items() if self.bandit.phase(d) == "trained"}
-            self._places = {**known, **dict(zip(digests, centroids_KW, strict=True))}
+            if len(self._places) > KEPT:
+                self._places = known
+            self._places.update(zip(digests, centroids_KW, strict=True))
         if not known:
             return
         names, places = list(known), np.array(list(known.values()))
