@@ -7,11 +7,14 @@ single words are replaced too ("Keller" behind "Maria Keller").
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from floe.core.request import Request
 from floe.core.verdict import Finding, Verdict
+from floe.privacy.decoding import decoded
+from floe.privacy.normalise import normalise
 from floe.privacy.values import Value, Values, fold
 
 MOST_VALUES = 256
@@ -82,9 +85,12 @@ def mask_texts(texts: Sequence[tuple[str, str]], findings: Sequence[Finding]) ->
     name) has "[ENTITY_n_m]", so that each placeholder stands for exactly one string. Placeholders
     that the texts themselves hold are not used.
 
+    An answer may say a value in plain letters that stands here in full-width ones, or with
+    characters in between that cannot be seen: that spelling is a value too.
+
     Raises:
-        CannotMask: a value too short to be replaced everywhere, too many values, or one that
-            would still stand in what is sent.
+        CannotMask: a value too short to be replaced everywhere, too many values, one that stands
+            there encoded (an answer may decode it), or one that would still stand in what is sent.
     """
     spans = {name: merged([f for f in findings if f.field == name], text) for name, text in texts}
     table = _Table(taken="\n".join(text for _, text in texts))
@@ -93,7 +99,10 @@ def mask_texts(texts: Sequence[tuple[str, str]], findings: Sequence[Finding]) ->
     ]
     table.know_names(text for entity, text in found if entity == "PERSON")
     for entity, text in found:
+        if decoded(normalise(text)) is not None:
+            raise CannotMask("a value is encoded: it cannot be told apart once it is decoded")
         table.add(entity, text)
+    table.add_plain()
     table.add_words()
     values = table.values()
     masked = {name: _masked(text, spans[name], values, table) for name, text in texts}
@@ -166,6 +175,12 @@ def _places(
         at = end
 
 
+def _plain(text: str) -> str:
+    """In NFKC, without format characters such as zero-width spaces."""
+    folded = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in folded if unicodedata.category(c) != "Cf")
+
+
 @dataclass(kw_only=True)
 class _Root:
     """A value in all its spellings: "[label_number]", then "[label_number_2]" ..."""
@@ -213,6 +228,14 @@ class _Table:
                     self.roots[fold(word)] = self._root(name)
                     self.words.add(fold(word))
                     self.spelled(word)
+
+    def add_plain(self) -> None:
+        """The plain spelling of values in full-width letters or with invisible characters."""
+        for text in list(self.found):
+            plain = _plain(text)
+            if fold(plain) != fold(text) and len(plain) >= 2 and fold(plain) not in self.roots:
+                self.roots[fold(plain)] = self._root(text)
+                self.spelled(plain)
 
     def spelled(self, text: str) -> str:
         """The placeholder of this very spelling of a known value."""
