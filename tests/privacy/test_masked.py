@@ -452,7 +452,7 @@ async def test_the_slm_sees_the_values_and_the_cloud_the_placeholders(kind: str)
         "entities": ["EMAIL_ADDRESS", "PERSON"],
     }
     assert sent.payloads
-    assert set(sent.reasons) == {"verdict: mask"}
+    assert set(sent.reasons) == {"verdict: mask (EMAIL_ADDRESS, PERSON)"}
     assert "letter: I am [PERSON_1], my mail is [EMAIL_ADDRESS_1]" in sent.texts()
     leak = re.compile(r"ada king|ada@|@example|\bada\b|\bking\b", re.IGNORECASE)
     assert not any(leak.search(t) for t in sent.texts())

@@ -33,15 +33,18 @@ def for_cloud(request: Request, verdict: Verdict) -> tuple[Request, Callable[[Ad
         CannotMask: the gate gives no `mask` verdict for such texts.
     """
     sent, values = mask_request(request, verdict)
-    return sent, lambda advise: masked(advise, values)
+    entities = ", ".join(sorted({f.entity for f in verdict.findings}))
+    return sent, lambda advise: masked(advise, values, entities=entities)
 
 
-def masked(advise: Advise, values: Values) -> Advise:
+def masked(advise: Advise, values: Values, *, entities: str = "") -> Advise:
     """`advise`, asked about the answer with placeholders for its values.
 
     An end of the text that may become a value is not sent (its places have no advice), nor is an
-    incomplete character. Offsets of what comes back are those of the original answer.
+    incomplete character. Offsets of what comes back are those of the original answer. The ledger's
+    reason names the `entities` that were masked.
     """
+    reason = f"verdict: mask ({entities})" if entities else "verdict: mask"
     starts = _starts(values)
 
     async def ask(question: Question) -> tuple[Advice, ...]:
@@ -49,7 +52,7 @@ def masked(advise: Advise, values: Values) -> Advise:
         sent = view.question(question)
         if sent is None or values.held_in(view.sent.decode("utf-8", "surrogateescape")):
             return ()
-        with _sending("verdict: mask"):
+        with _sending(reason):
             found = await advise(sent)
         return tuple(_returned(found, sent, view, starts))
 
