@@ -120,11 +120,29 @@ class RoutingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptersConfig:
-    """The adapter store and the bytes that may be resident at once."""
+    """The adapter store, and where adapters are kept: engine, host memory, disk, remote.
+
+    `budget_bytes` may be resident in the engine at once; files of `host_bytes` stay in memory
+    beside it, so that a reload needs no disk (0 = none). `policy` says who makes room: learned,
+    or a simple one such as lru, lfu, gdsf. `prefetch`: both = what waiting requests need and what
+    is likely, queue = the first alone, off = nothing. `pinned`: names that are always resident.
+    A request waits up to `wait_ms` for room that others hold, and is overtaken by at most
+    `max_overtaken` later ones (0 = strict order of arrival).
+    `remote`: a published store as file://, s3:// or https:// URL; of what came from there at most
+    `disk_bytes` stay on disk (0 = 10 times the budget).
+    """
 
     folder: str = ""
     budget_bytes: int = 64_000_000
     shipped: bool = True
+    policy: str = "lru"
+    host_bytes: int = 128_000_000
+    prefetch: Literal["both", "queue", "off"] = "both"
+    pinned: tuple[str, ...] = ()
+    wait_ms: int = 2_000
+    max_overtaken: int = 16
+    remote: str = ""
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,10 +356,35 @@ def check(config: Config) -> None:
         (config.adapters.budget_bytes >= 0, "adapters.budget_bytes", "0 or more"),
         (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
     ]
+    rules += _adapter_rules(config.adapters)
     rules += _tenant_rules(config)
     for holds, name, wanted in rules:
         if not holds:
             raise BadConfig(f"{name} must be {wanted}", param=name)
+
+
+def _adapter_rules(adapters: AdaptersConfig) -> list[tuple[bool, str, str]]:
+    """What must hold of the adapters' tiers: (holds, setting, what it must be)."""
+    scheme, found, place = adapters.remote.partition("://")
+    remote = not adapters.remote or (bool(scheme and found and place) and "@" not in place)
+    return [
+        (bool(adapters.policy.strip()), "adapters.policy", "the name of a policy"),
+        (adapters.host_bytes >= 0, "adapters.host_bytes", "0 (none) or more"),
+        (adapters.disk_bytes >= 0, "adapters.disk_bytes", "0 or more"),
+        (
+            not adapters.disk_bytes or bool(adapters.remote),
+            "adapters.disk_bytes",
+            "0 without adapters.remote: it bounds only what came from there",
+        ),
+        (remote, "adapters.remote", "a URL such as file:///srv/adapters, without a password"),
+        (adapters.wait_ms >= 0, "adapters.wait_ms", "0 or more"),
+        (adapters.max_overtaken >= 0, "adapters.max_overtaken", "0 or more"),
+        (
+            len(set(adapters.pinned)) == len(adapters.pinned),
+            "adapters.pinned",
+            "a list of different names",
+        ),
+    ]
 
 
 def _tenant_rules(config: Config) -> list[tuple[bool, str, str]]:
