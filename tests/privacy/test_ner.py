@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Detector
 from floe.privacy.ner import NerDetector, NerFiles, windows
-from floe.privacy.ner_spans import Labelled, spans_of
+from floe.privacy.ner_names import Labelled, common_words, is_exercise, known_names
+from floe.privacy.ner_spans import spans_of
 
 
 def labelled(text: str, *marks: tuple[str, str]) -> list[Labelled]:
@@ -33,17 +34,37 @@ def found(text: str, *marks: tuple[str, str]) -> list[tuple[str, str, bool]]:
 
 GIVEN, SURNAME = "B-GIVEN_NAME", "B-SURNAME"
 SPANS = [
-    ("Natalia sold 48 clips", [("Natalia", GIVEN)], [("PERSON", "Natalia", False)]),
+    ("Natalia called", [("Natalia", GIVEN)], [("PERSON", "Natalia", True)]),
+    (
+        "Natalia sold 48 clips and half as many. How many?",
+        [("Natalia", GIVEN)],
+        [("PERSON", "Natalia", False)],
+    ),
+    (
+        "My name is Ann. How many are 2 and 3?",
+        [("Ann", GIVEN)],
+        [("PERSON", "Ann", True)],
+    ),
+    ("Ellis Group", [("Ellis", SURNAME)], [("PERSON", "Ellis", False)]),
+    ("I work for Kohler", [("Kohler", SURNAME)], [("PERSON", "Kohler", False)]),
+    (
+        "Wolfram Research",
+        [("Wolfram", GIVEN), ("Research", SURNAME)],
+        [("PERSON", "Wolfram Research", False)],
+    ),
+    ("Use JSON here", [("JSON", GIVEN)], []),
+    ("Try it with integer", [("integer", GIVEN)], []),
+    ("WARN netif_scan", [("netif_scan", GIVEN)], []),
     ("ask John Miller", [("John", GIVEN), ("Miller", SURNAME)], [("PERSON", "John Miller", True)]),
     (
         "Faina D. Yefremova",
         [("Faina", GIVEN), ("D", GIVEN), ("Yefremova", SURNAME)],
         [("PERSON", "Faina D. Yefremova", True)],
     ),
-    ("John, Mary and Ann", [("John", GIVEN), ("Mary", GIVEN)], [("PERSON", "John, Mary", False)]),
+    ("John, Mary and Ann", [("John", GIVEN), ("Mary", GIVEN)], [("PERSON", "John, Mary", True)]),
     ("my name is rubija", [("rub", GIVEN), ("ija", GIVEN)], [("PERSON", "rubija", True)]),
     ("patient Smith", [("Smith", SURNAME)], [("PERSON", "Smith", True)]),
-    ("Schwarz flew", [("Schwarz", SURNAME), ("fl", "I-SURNAME")], [("PERSON", "Schwarz", False)]),
+    ("Schwarz flew", [("Schwarz", SURNAME), ("fl", "I-SURNAME")], [("PERSON", "Schwarz", True)]),
     ("in Paris", [("Paris", "B-CITY")], [("GPE", "Paris", False)]),
     (
         "5 Elm Street, Springfield",
@@ -81,6 +102,53 @@ def test_what_counts(
 def test_labels_below_the_threshold_are_dropped() -> None:
     tokens = labelled("John Miller", ("John", GIVEN), ("Miller", SURNAME))
     assert spans_of("John Miller", tokens, threshold=0.95, recogniser="r") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "name", "place", "is_found"),
+    [
+        ("Unlike the Jensen novel", "Jensen", 0.02, 0.0, True),  # known
+        ("Unlike the Jensen novel", "Jensen", 0.005, 0.0, False),
+        ("Unlike the Jensen novel", "Jensen", 0.3, 0.6, False),  # a place, says the model
+        ("Unlike the Sokolovev novel", "Sokolovev", 0.001, 0.0, True),  # by its ending
+        ("Unlike the Xqzzyw novel", "Xqzzyw", 0.06, 0.0, True),  # unknown, in two tokens
+        ("Unlike the Table novel", "Table", 0.2, 0.0, False),  # an ordinary word
+        ("Unlike the jensen novel", "jensen", 0.2, 0.0, True),
+        ("unlike the jensen novel", "jensen", 0.05, 0.0, False),
+        ("He turned 22", "He", 0.4, 0.0, False),
+    ],
+)
+def test_a_known_or_rare_word_needs_less_of_the_model(
+    text: str, word: str, name: float, place: float, is_found: bool
+) -> None:
+    start = text.index(word)
+    middle = start + len(word) // 2
+    tokens = [
+        Labelled(label="O", score=0.4, start=a, end=b, name=name, place=place)
+        for a, b in ((start, middle), (middle, start + len(word)))
+    ]
+    spans = spans_of(text, tokens, threshold=0.5, recogniser="r")
+    expected = [("PERSON", word)] if is_found else []
+    assert [(s.entity, text[s.start : s.end]) for s in spans] == expected
+
+
+def test_the_lists_of_names_and_words_are_apart() -> None:
+    assert {"jensen", "maria"} <= known_names()
+    assert {"table", "uruguay", "kafka"} <= common_words()
+    assert not known_names() & common_words()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("Ann has 3 pens and buys four. How many has she?", True),
+        ("Ann has 3 pens and buys four. What now?", False),
+        ("How many sisters has Ann?", False),
+        ("How many pens, 3 or 4, Ann said.", False),
+    ],
+)
+def test_a_word_problem_asks_and_counts(text: str, is_one: bool) -> None:
+    assert is_exercise(text) == is_one
 
 
 _TOKENS = st.lists(

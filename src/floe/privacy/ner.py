@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Span
-from floe.privacy.ner_spans import Labelled, spans_of
+from floe.privacy.ner_names import PERSON_KINDS, PLACE_KINDS, Labelled
+from floe.privacy.ner_spans import spans_of
 from floe.privacy.normalise import normalise
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class NerDetector:
         if self._cls is None or self._sep is None:
             raise BadModel(f"{files.tokenizer} lacks [CLS] or [SEP]; it is not this model's")
         self._threshold = threshold
+        self._names = _of_kinds(self._labels, PERSON_KINDS)
+        self._places = _of_kinds(self._labels, PLACE_KINDS)
 
     def find(self, text: str) -> list[Span]:
         """Spans by start, in code points of `text`."""
@@ -104,6 +107,8 @@ class NerDetector:
         tokens: list[Labelled] = []
         for start, end in windows(len(ids)):
             probabilities_TL = self._probabilities(ids[start:end])
+            names_T = probabilities_TL[:, self._names].sum(axis=1)
+            places_T = probabilities_TL[:, self._places].sum(axis=1)
             first = start + _MARGIN_TOKENS if start else 0
             last = end - _MARGIN_TOKENS if end < len(ids) else end
             for i in range(first, last):
@@ -115,6 +120,8 @@ class NerDetector:
                         score=float(row_L[best]),
                         start=offsets[i][0],
                         end=offsets[i][1],
+                        name=float(names_T[1 + i - start]),
+                        place=float(places_T[1 + i - start]),
                     )
                 )
         return tokens
@@ -164,6 +171,10 @@ def _require(files: NerFiles) -> None:
 def _labels(config: Path) -> list[str]:
     table = json.loads(config.read_text(encoding="utf-8"))["id2label"]
     return [str(table[str(i)]) for i in range(len(table))]
+
+
+def _of_kinds(labels: Sequence[str], kinds: Collection[str]) -> list[int]:
+    return [i for i, label in enumerate(labels) if label.partition("-")[2] in kinds]
 
 
 def _options(onnxruntime: Any) -> Any:

@@ -1,8 +1,9 @@
 """From labelled tokens to private spans: what a name or a place is worth alone and together.
 
-A given name or a city alone points at nobody ("Natalia sold 48 clips", "the capital of France"),
-so it scores low; with another part of a name or an address, or behind words that introduce a
-person ("my name is", "patient", "Dr."), it counts in full.
+A city alone points at nobody ("the capital of France"), so it scores low; with another part of an
+address it counts in full. So do names, except those of organisations ("Ellis Group") and given
+names in word problems ("Natalia sold 48 clips. How many ...?"), unless something introduces a
+person ("my name is", "patient", "Dr.").
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
+from floe.privacy.ner_names import Labelled, is_exercise, is_organisation, with_names
 
 _ENTITIES = {
     "EMAIL": "EMAIL_ADDRESS",
@@ -55,16 +57,6 @@ _FULL_NAME = re.compile(r"[^\W\d_][\w'’-]*(?:(?<=\b\w)\.)?(?: [^\W\d_][\w.'’
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled:
-    """A token with its BIO label; [start, end) in code points, `score` a probability."""
-
-    label: str
-    score: float
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Piece:
     """A run of tokens of one kind."""
 
@@ -79,7 +71,7 @@ def spans_of(
 ) -> list[Span]:
     """Private spans by start; what points at nobody alone keeps a score below one half."""
     found: list[Span] = []
-    for group in _groups(text, pieces_of(text, tokens, threshold=threshold)):
+    for group in _groups(text, pieces_of(text, with_names(text, tokens), threshold=threshold)):
         entity, weight = _judge(text, group)
         found.append(
             Span(
@@ -97,7 +89,7 @@ def pieces_of(text: str, tokens: Sequence[Labelled], *, threshold: float) -> lis
     """Neighbouring tokens of one kind joined; a B label behind a gap begins a new piece."""
     pieces: list[Piece] = []
     for token in tokens:
-        kind = token.label.partition("-")[2]
+        kind = token.kind
         if kind not in _ENTITIES or token.score < threshold or token.end <= token.start:
             continue
         last = pieces[-1] if pieces else None
@@ -165,10 +157,13 @@ def _judge(text: str, group: Sequence[Piece]) -> tuple[str, float]:
 
 
 def _is_person(text: str, group: Sequence[Piece]) -> bool:
-    """Two words or more of one name, or a name that is introduced as somebody's."""
+    """Whether a name is somebody's: introduced as such, or of no company and no exercise."""
     start, end = group[0].start, group[-1].end
-    name = text[start:end]
-    kinds = {p.kind for p in group}
-    if _FULL_NAME.fullmatch(name) and (len(kinds) > 1 or all(w[0].isupper() for w in name.split())):
+    if _INTRODUCED.search(text[max(0, start - _INTRODUCTION_CHARS) : start]):
         return True
-    return _INTRODUCED.search(text[max(0, start - _INTRODUCTION_CHARS) : start]) is not None
+    if is_organisation(text, start, end):
+        return False
+    name = text[start:end]
+    if _FULL_NAME.fullmatch(name) and all(w[0].isupper() for w in name.split()):
+        return True
+    return not is_exercise(text)

@@ -1,0 +1,196 @@
+"""Words that are somebody's name although the model is not sure, and names that are nobody's.
+
+The model knows names by what stands around them: in "Unlike the Jensen novel" it gives "Jensen" a
+probability of a few percent. A word that is known as a name, or ends like one, needs less.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+PERSON_KINDS = frozenset({"GIVEN_NAME", "SURNAME"})
+PLACE_KINDS = frozenset({"CITY", "STATE"})
+_WORD = re.compile(r"[^\W\d_][\w'’]*(?:-[^\W\d_][\w'’]*)*")
+_POSSESSIVE = re.compile(r"['’]s$")
+# What family names end in and few other capitalised words do.
+_PATRONYMIC = re.compile(
+    r"(?:[a-zà-ž]{2,}(?:sson|sd[oó]ttir)|[a-zà-ž]{3,}(?:[oe]v|[oe]va|enko|ović|ević|vich|czyk|yan)"
+    r"|[a-zà-ž]{3,}(?:opoulos|shvili))"
+)
+_CAPITALISED = re.compile(r"[A-ZÀ-ÖØ-Þ][a-zß-ÿ]")
+_ACRONYM_CHARS = 5
+_NOBODY = frozenset(
+    (
+        *("he", "she", "it", "we", "you", "they", "i", "his", "her", "my", "the", "this"),
+        *("that", "who", "mr", "mrs", "ms", "dr", "sir", "madam"),
+    )
+)
+KNOWN, RARE, SURE_ENOUGH, LOWER, EVEN = 0.01, 0.05, 0.3, 0.1, 0.5
+"""Least probability of a name: for known words, rare words, any capitalised one, known ones in
+lower case, and any word. Chosen on half of the templates of the Presidio research set."""
+RAISED_SCORE = 0.55
+
+_ORGANISATION = (
+    r"(?:Inc|LLC|Ltd|PLC|GmbH|Co|Corp|Corporation|Company|Group|Orchestra|University|College"
+    r"|School|Institute|Foundation|Investments?|Research|Consulting|Technolog(?:y|ies)|Services"
+    r"|Partners|Bank|Club|Systems?|Solutions|Networks?|Sons|Holdings|Industries|Associates|Media"
+    r"|Labs?|Capital|Ventures|Records|Museum|Hospital|Airport|Park|Bridge|Prize|Award|Cup)"
+)
+_ORGANISED = re.compile(
+    rf"(?:(?:,|,? and| &)? [A-Z][\w'’-]*){{0,3}},? (?:(?:and|&) )?{_ORGANISATION}(?![A-Za-z])"
+)
+_EMPLOYED = re.compile(
+    r"(?:\bwork(?:s|ed|ing)? (?:for|at)|\bat|\bCEO of|\bjoined|\bemployed by) (?:the )?$"
+)
+_ASKED = re.compile(r"\b(?:how (?:many|much|long|far|old|fast)|what (?:is|was|percent))\b", re.I)
+_NUMBER = re.compile(
+    r"[0-9]+|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|half|twice|third|dozen)\b"
+)
+_AHEAD_CHARS, _BEHIND_CHARS = 80, 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """A token with its BIO label; [start, end) in code points, `score` a probability.
+
+    `name` and `place` are the probabilities of any label of a person and of a city or state.
+    """
+
+    label: str
+    score: float
+    start: int
+    end: int
+    name: float = 0.0
+    place: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The label without B or I."""
+        return self.label.partition("-")[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Word:
+    """A word of the text with its tokens' probabilities."""
+
+    text: str
+    name: float
+    place: float
+    is_rare: bool
+    is_other: bool
+
+    @property
+    def bare(self) -> str:
+        return _POSSESSIVE.sub("", self.text).lower()
+
+    @property
+    def is_known(self) -> bool:
+        bare = self.bare
+        return any(part in known_names() for part in (bare, *bare.split("-")))
+
+    @property
+    def is_common(self) -> bool:
+        bare = self.bare
+        return "_" in bare or bare in common_words()
+
+
+@cache
+def known_names() -> frozenset[str]:
+    """Given names and surnames in lower case; see data/README.md."""
+    return _listed("names")
+
+
+@cache
+def common_words() -> frozenset[str]:
+    """Words in lower case that are no names: ordinary ones, countries, languages, famous ones."""
+    return _listed("words")
+
+
+def _listed(name: str) -> frozenset[str]:
+    packed = (files("floe.privacy") / "data" / f"{name}.txt.xz").read_bytes()
+    return frozenset(lzma.decompress(packed).decode().split("\n")) - {""}
+
+
+def with_names(text: str, tokens: Sequence[Labelled]) -> list[Labelled]:
+    """The tokens, those of likely names labelled as such."""
+    out = list(tokens)
+    mixed = _CAPITALISED.search(text) is not None
+    at = 0
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        while at < len(out) and out[at].end <= start:
+            at += 1
+        last = at
+        while last < len(out) and out[last].start < end:
+            last += 1
+        inside = out[at:last]
+        if inside:
+            verdict = _is_name(_word(match.group(), inside), mixed=mixed)
+            out[at:last] = [_told(token, i, verdict) for i, token in enumerate(inside)]
+        at = last
+    return out
+
+
+def _word(text: str, tokens: Sequence[Labelled]) -> _Word:
+    kinds = PERSON_KINDS | PLACE_KINDS | {""}
+    return _Word(
+        text=text,
+        name=max(token.name for token in tokens),
+        place=max(token.place for token in tokens),
+        is_rare=len(tokens) > 1,
+        is_other=any(t.score >= EVEN and t.kind not in kinds for t in tokens),
+    )
+
+
+def _told(token: Labelled, i: int, is_name: bool | None) -> Labelled:
+    """The token with a name's label, without one, or as it is (None)."""
+    if is_name is None or (not is_name and token.kind not in PERSON_KINDS):
+        return token
+    if not is_name:
+        return replace(token, label="O")
+    label = token.label if token.kind in PERSON_KINDS else f"{'I' if i else 'B'}-GIVEN_NAME"
+    return replace(token, label=label, score=max(token.name, RAISED_SCORE))
+
+
+def _is_name(word: _Word, *, mixed: bool) -> bool | None:
+    """Whether it is one; None to leave it to the model. `mixed`: the text has capital letters."""
+    if word.is_other or (word.place > word.name and word.place >= EVEN):
+        return None
+    if word.bare in _NOBODY:
+        return False
+    if word.text[0].islower():
+        if word.is_common or (mixed and not word.is_known):
+            return False
+        return word.name >= LOWER if word.is_known else None
+    if word.is_known and word.name >= KNOWN:
+        return True
+    if mixed and word.text.isupper() and 2 <= len(word.text) <= _ACRONYM_CHARS:
+        return False
+    if word.place > word.name or word.is_common:
+        return None
+    return word.name >= SURE_ENOUGH or _looks_like_one(word) or None
+
+
+def _looks_like_one(word: _Word) -> bool:
+    return word.is_rare and (word.name >= RARE or bool(_PATRONYMIC.fullmatch(word.bare)))
+
+
+def is_organisation(text: str, start: int, end: int) -> bool:
+    """Whether a name is part of a company's or house's: "Ellis Group", "works for Kohler"."""
+    if _ORGANISED.match(text, end, end + _AHEAD_CHARS):
+        return True
+    if re.search(rf" {_ORGANISATION}$", text[start:end]):
+        return True
+    return _EMPLOYED.search(text[max(0, start - _BEHIND_CHARS) : start]) is not None
+
+
+def is_exercise(text: str) -> bool:
+    """Whether the text is a word problem, whose given names are nobody's."""
+    if "?" not in text or not _ASKED.search(text):
+        return False
+    return len(_NUMBER.findall(text)) >= 2
