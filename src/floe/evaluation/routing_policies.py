@@ -133,7 +133,7 @@ class LinUcb:
     ) -> None:
         self.memory, self._config, self._costs = memory, config, costs
         self.learner = Learner(config=config, encoder_digest="bench", embedding_width=width)
-        self._digests = [str(n) for n in range(len(memory.mask))]
+        self._digests = tuple(str(n) for n in range(len(memory.mask)))
         self._none = np.zeros(len(memory.mask))
 
     def choose(self, embedding: NDArray[np.float32], cos_N: FloatArray) -> int:

@@ -117,9 +117,11 @@ def best_fixed(world: World, costs: FloatArray) -> FloatArray:
     )  # fmt: skip
     outside = np.ones(len(costs), dtype=bool)
     outside[list(found.members)] = False
-    return np.maximum((world.worth - costs * outside).max(axis=1), 0.0)
+    best_T: FloatArray = (world.worth - costs * outside).max(axis=1)
+    return np.maximum(best_T, 0.0)
 
 
 def free_best(world: World) -> FloatArray:
     """Utility (T,) of the best choice for every prompt if memory had no end."""
-    return np.maximum(world.worth.max(axis=1), 0.0)
+    best_T: FloatArray = world.worth.max(axis=1)
+    return np.maximum(best_T, 0.0)

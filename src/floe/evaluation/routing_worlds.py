@@ -62,7 +62,8 @@ def load_times(loads: list[dict[str, float]], n_bytes: FloatArray) -> FloatArray
     sizes = np.array([row["bytes"] for row in loads], dtype=np.float64)
     warm = np.array([row["warm_ms"] for row in loads])
     slope, start = np.polyfit(sizes, warm, 1)
-    return np.maximum(start + slope * n_bytes, 0.1) + 1000 * n_bytes / DISK_BYTES_S
+    work_ms: FloatArray = np.maximum(start + slope * n_bytes, 0.1)
+    return work_ms + 1000 * n_bytes / DISK_BYTES_S
 
 
 def generated(

@@ -83,6 +83,7 @@ class Bandit:
     def _clear(self) -> None:
         D = self.settings.width
         self._row: dict[str, int] = {}
+        self._asked: tuple[tuple[str, ...], NDArray[np.intp]] | None = None
         self._phase: dict[str, Phase] = {}
         self._warm: dict[str, FloatArray] = {}  # offsets of centres, by arm
         self._inverse = np.zeros((0, D, D))
@@ -122,8 +123,7 @@ class Bandit:
         with self._lock:
             if not self._row and not self._warm:
                 return Scores(learned=learned, bonus=bonus)
-            row = self._row
-            at = np.array([row.get(arm, -1) for arm in arms], dtype=np.intp)
+            at = self._rows_of(arms)
             known = np.flatnonzero(at >= 0)
             rows, beta = at[known], self.beta
             learned[known] = self._theta[rows] @ x_D - self._shared @ x_D
@@ -134,6 +134,15 @@ class Bandit:
             base = learned if offset_K is None else learned + offset_K
             bonus[known] = self._bonuses(rows, x_D, base, known, cold=cold, beta=beta, top=top)
         return Scores(learned=learned, bonus=bonus)
+
+    def _rows_of(self, arms: Sequence[str]) -> NDArray[np.intp]:
+        """Rows (K,), -1 for arms without observations; kept for a tuple that comes again."""
+        if self._asked is None or self._asked[0] is not arms:
+            at = np.array([self._row.get(arm, -1) for arm in arms], dtype=np.intp)
+            if not isinstance(arms, tuple):
+                return at
+            self._asked = (arms, at)
+        return self._asked[1]
 
     def _bonuses(
         self,
@@ -262,6 +271,7 @@ class Bandit:
         self._inverse[row] = np.eye(D) / self.settings.ridge
         self._b[row], self._count[row], self._used[row] = 0.0, 0.0, 0.0
         self._row[arm] = row
+        self._asked = None
         return row
 
     # --- arms
@@ -301,6 +311,7 @@ class Bandit:
             row = self._row.pop(arm, None)
             if row is None:
                 return
+            self._asked = None
             last = len(self._row)
             if row != last:
                 moved = next(a for a, r in self._row.items() if r == last)
@@ -373,7 +384,7 @@ def _with(inverse: FloatArray, x_D: FloatArray, forgetting: float, ridge: float)
         whole = np.linalg.inv(inverse)
         whole = forgetting * whole + (1.0 - forgetting) * ridge * np.eye(len(x_D))
         fresh = np.linalg.inv(whole + np.outer(x_D, x_D))
-    else:
-        v_D = inverse @ x_D
-        fresh = inverse - np.outer(v_D, v_D) / (1.0 + float(x_D @ v_D))
-    return np.asarray((fresh + fresh.T) / 2)
+        return np.asarray((fresh + fresh.T) / 2)
+    v_D = inverse @ x_D
+    v_D /= math.sqrt(1.0 + float(x_D @ v_D))
+    return inverse - np.multiply(v_D[:, None], v_D)

@@ -106,6 +106,7 @@ class Learner:
         self._belongs = Belongs(model=model, encoder=encoder_digest, width=self._project.width)
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
         self._recent: deque[NDArray[np.float32]] = deque(maxlen=RECENT)
+        self._asked: tuple[Sequence[str], tuple[str, ...]] = ((), (BASE,))
         self._places: dict[str, NDArray[np.float32]] = {}
         self._lock = threading.Lock()
         self._saving = threading.Lock()
@@ -136,11 +137,18 @@ class Learner:
         over_K = cost_K - cost_K.min()
         gain = config.nats_per_cosine
         offset = np.append(gain * cos_K - over_K, gain * config.threshold)
-        found = self.bandit.scores([*digests, BASE], x_D, offset, top=config.top_k + 1)
+        found = self.bandit.scores(self._with_base(digests), x_D, offset, top=config.top_k + 1)
         learned = found.learned[:-1] - found.learned[-1]
         bonus = found.bonus[:-1] - found.bonus[-1]
         moved = cos_K + (learned + bonus - over_K) / gain
         return Moved(cos=moved, learned=learned, bonus=bonus, cost=over_K)
+
+    def _with_base(self, digests: Sequence[str]) -> tuple[str, ...]:
+        """The arms of a decision; the same tuple while `digests` is the same, which is quick."""
+        asked = self._asked
+        if asked[0] is not digests:
+            asked = self._asked = (digests, (*digests, BASE))
+        return asked[1]
 
     def remember(self, embedding_W: NDArray[np.float32]) -> None:
         """A prompt that was routed, for the slow time scale; the last 512 in memory only."""

@@ -44,10 +44,7 @@ class _Candidates:
     manifests: tuple[AdapterManifest, ...]
     centroids: NDArray[np.float32]
     skipped: tuple[tuple[str, str], ...]
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return tuple(m.digest for m in self.manifests)
+    digests: tuple[str, ...]
 
 
 _Known = tuple[tuple[AdapterManifest, bool], ...]
@@ -347,6 +344,7 @@ def _sort_out(known: _Known, *, digest: str, width: int) -> _Candidates:
         manifests=tuple(m for m, _ in kept.values()),
         centroids=np.array([v for _, v in kept.values()], dtype=np.float32),
         skipped=tuple(skipped),
+        digests=tuple(kept),
     )
 
 
