@@ -1,4 +1,4 @@
-"""`floe privacy`: what left the device, and whether the record is whole."""
+"""`floe privacy`: what is private, what would be sent, and what was sent."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from floe.cli import privacy_explain, privacy_measure, privacy_scan
 from floe.cli.common import JsonOption
 
 if TYPE_CHECKING:
     from floe.privacy.ledger import Egress, LedgerReport
 
-app = typer.Typer(help="The egress ledger: what left the device, when and why.")
+app = typer.Typer(help="What is private, what would leave the device, and what has left it.")
 
 
 @app.callback()
 def _root() -> None:
-    """Commands about what left the device."""
+    """Commands about what is private and what left the device."""
+
+
+app.command("scan")(privacy_scan.scan)
+app.command("test")(privacy_measure.test)
+app.command("explain")(privacy_explain.explain)
+app.command("policy")(privacy_explain.policy)
 
 
 @app.command("ledger")

@@ -10,9 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from floe.core.errors import FloeError
 from floe.core.verdict import Finding, Verdict
 from floe.privacy.base import Detector, Span
 from floe.privacy.deadline import DeadlineRunner, TooLateError
+from floe.privacy.detector import best
 from floe.privacy.draft import DraftMemory
 from floe.privacy.masking import CannotMask, MaskedText, mask_texts
 from floe.privacy.policy import DEFAULT_TENANT, STRICT, Policies, Policy
@@ -97,6 +99,26 @@ class Gate:
             return replace(verdict, action="allow" if verdict.may_leave else "local")
         except Exception as error:
             return Verdict(action="local", reason=_failure(at[0], error))
+
+    def policy(self, tenant: str = DEFAULT_TENANT) -> Policy:
+        """What holds for this tenant."""
+        return self._policies.of(tenant)
+
+    def spans(self, text: str) -> list[Span]:
+        """What all detectors see in one text, however unsure, by start; without a time limit.
+
+        For reports: a request is judged by `inspect`, which may stop at the first finding.
+
+        Raises:
+            FloeError: a detector failed or answered nonsense.
+        """
+        found: list[Span] = []
+        for detector in self._detectors:
+            try:
+                found += _sound(detector.find(text), len(text))
+            except Exception as error:
+                raise FloeError(f"{_failure(detector.name, error)}; nothing is known") from None
+        return best(found)
 
     def _checked(
         self, texts: Iterable[tuple[str, str]], detectors: Sequence[Detector]

@@ -64,11 +64,13 @@ class Policy:
         """What to do about a finding of this entity."""
         return self.treatments.get(entity, "local")
 
+    def least_score(self, entity: str) -> float:
+        """How sure a finding of this entity must be to count."""
+        return self.scores.get(entity, MIN_SCORE)
+
     def action(self, entity: str, score: float) -> Treatment:
         """What to do about this finding: `allow` also when it is not sure enough to count."""
-        if score < self.scores.get(entity, MIN_SCORE):
-            return "allow"
-        return self.treatment(entity)
+        return "allow" if score < self.least_score(entity) else self.treatment(entity)
 
     def looser(self) -> list[str]:
         """What this policy lets through on somebody's explicit wish, for the log; no values."""
