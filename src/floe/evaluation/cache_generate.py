@@ -6,6 +6,7 @@ Every function takes a seed and gives arrival times in seconds and keys as numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def zipf_drift(n: int, seed: int, *, n_keys: int = 200, exponent: float = 1.0) -
     place = rng.permutation(n_keys)
     keys = np.empty(n, dtype=np.int64)
     edges = np.linspace(0, n, 41).astype(int)
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges.tolist()):
         keys[start:stop] = rng.choice(n_keys, size=stop - start, p=share[place])
         moved = rng.choice(n_keys, size=max(n_keys // 20, 2), replace=False)
         place[moved] = place[rng.permutation(moved)]

@@ -24,6 +24,10 @@ BASELINES: Mapping[str, Callable[[], ReplacementPolicy]] = {
 """Simple policies that need no data; `static-best` (`Static`) needs a set."""
 
 
+def _seedless(make: Callable[[], ReplacementPolicy]) -> Callable[[int], ReplacementPolicy]:
+    return lambda _seed: make()
+
+
 def _learned(seed: int) -> ReplacementPolicy:
     from floe.adapters.policies.learned import Learned
 
@@ -32,7 +36,7 @@ def _learned(seed: int) -> ReplacementPolicy:
 
 POLICIES: Mapping[str, Callable[[int], ReplacementPolicy]] = {
     "learned": _learned,
-    **{name: (lambda _seed, make=make: make()) for name, make in BASELINES.items()},
+    **{name: _seedless(make) for name, make in BASELINES.items()},
 }
 """Every policy a configuration may name, made from a seed."""
 

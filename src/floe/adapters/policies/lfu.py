@@ -4,6 +4,7 @@ Young's rule: a new priority starts from the priority of the last victim, the fl
 was hot once does not stay for ever.
 """
 
+# ruff: noqa: ARG002 - a policy is told more than each one needs
 from __future__ import annotations
 
 from collections.abc import Mapping

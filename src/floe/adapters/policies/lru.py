@@ -1,5 +1,6 @@
 """LRU: the longest unused goes first."""
 
+# ruff: noqa: ARG002 - a policy is told more than each one needs
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -4,6 +4,7 @@ New keys enter the small queue, a tenth of the bytes; used again they move to th
 they leave and are remembered as ghosts, which enter main at once. Main gives second chances.
 """
 
+# ruff: noqa: ARG002 - a policy is told more than each one needs
 from __future__ import annotations
 
 from collections import OrderedDict
