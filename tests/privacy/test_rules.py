@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from floe.privacy.base import Span
 from floe.privacy.detector import RuleDetector, best
-from floe.privacy.rules import ALL
 from floe.privacy.rules.credit_card import luhn
 from floe.privacy.rules.iban import mod97
 from floe.privacy.rules.in_aadhaar import verhoeff
@@ -303,12 +302,6 @@ ROWS = [(entity, *row) for entity, rows in TABLES.items() for row in rows]
 @pytest.mark.parametrize(("entity", "text", "values"), ROWS)
 def test_recogniser(entity: str, text: str, values: list[str]) -> None:
     check(text, entity, values)
-
-
-def test_every_rule_is_exercised() -> None:
-    """A rule that no row of the tables meets would be dead."""
-    met = {span.recogniser for _, text, _ in ROWS for span in DETECTOR.find(text)}
-    assert {rule.name for rule in ALL} - met == set()
 
 
 @pytest.mark.parametrize(

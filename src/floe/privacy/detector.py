@@ -11,6 +11,7 @@ from floe.privacy.normalise import Normalised, normalise
 from floe.privacy.rules import ALL
 from floe.privacy.rules.base import Rule
 from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.index import RuleIndex
 from floe.privacy.rules.opaque import opaque_spans
 
 
@@ -20,7 +21,7 @@ class RuleDetector:
     name = "rules"
 
     def __init__(self, *, rules: Sequence[Rule] = ALL) -> None:
-        self._rules = tuple(rules)
+        self._index = RuleIndex(rules)
 
     def find(self, text: str) -> list[Span]:
         """Spans in `text`, by start; where two overlap only the better one is kept."""
@@ -31,11 +32,9 @@ class RuleDetector:
 
     def _find(self, copy: Normalised) -> list[Span]:
         hints = Hints(copy.text)
-        opaque = opaque_spans(copy.text) if hints.long or hints.code else []
+        opaque = opaque_spans(copy.text) if hints.long or hints.code >= 16 else []
         found: list[Span] = []
-        for rule in self._rules:
-            if not rule.may_find(hints):
-                continue
+        for rule in self._index.candidates(hints):
             for span in rule.find(copy.text):
                 if rule.opaque_too or not _inside(span, opaque):
                     found.append(_mapped(span, *copy.original(span.start, span.end)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _FORMATS = (
     r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}",  # AWS access key id
@@ -40,7 +40,7 @@ KEY = PatternRule(
 )
 AWS_SECRET = PatternRule(
     name="aws_secret",
-    needs=Needs(long=True, any_of=("secret",)),
+    needs=Needs(long=True, cues=any_of("secret")),
     entity="API_KEY",
     pattern=re.compile(
         r"(?<![A-Za-z0-9])(?:aws_?)?secret_?(?:access_?)?key\W{1,5}(?P<value>[A-Za-z0-9/+=]{40})"

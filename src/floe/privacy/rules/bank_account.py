@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, named, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, named, words
 from floe.privacy.rules.hints import Needs
 
 SORT_CODE = PatternRule(
     name="uk_sort_code",
     entity="BANK_ACCOUNT",
     pattern=re.compile(
-        rf"{LEFT}[0-9]{{2}}([ -]?)[0-9]{{2}}\1[0-9]{{2}}"
+        rf"{FIRST}[0-9]{{1}}([ -]?)[0-9]{{2}}\1[0-9]{{2}}"
         rf"(?:[\s,;/]{{1,3}}(?:a/?c|account|acc)?[a-z .:#]{{0,12}}[0-9]{{8}})?{RIGHT}",
         re.IGNORECASE,
     ),

@@ -14,9 +14,11 @@ from itertools import accumulate
 from typing import Protocol
 
 from floe.privacy.base import Span
-from floe.privacy.rules.hints import NOTHING, Hints, Needs
+from floe.privacy.rules.hints import NOTHING, Cues, Needs
 
 LEFT = r"(?<![0-9A-Za-z])(?<![0-9][-.,])"
+# The same, written behind the first digit: `re` then skips quickly to digits.
+FIRST = r"[0-9](?<![0-9A-Za-z].)(?<![0-9][-.,].)"
 RIGHT = r"(?![0-9A-Za-z])(?![-.,][0-9])"
 _BEFORE_CHARS = 48
 _AFTER_CHARS = 24
@@ -37,8 +39,14 @@ class Rule(Protocol):
         """Whether it looks inside digests, UUIDs and base64 runs."""
         ...
 
-    def may_find(self, hints: Hints) -> bool:
-        """Whether a text with these hints can hold anything for this rule."""
+    @property
+    def needs(self) -> Needs:
+        """What a text must hold at the least."""
+        ...
+
+    @property
+    def cues(self) -> Cues:
+        """Words and parts of which a text must hold one; empty asks for none."""
         ...
 
     def find(self, text: str) -> Iterator[Span]:
@@ -54,19 +62,16 @@ class Words:
         other = [re.escape(t) for t in terms if not t.isascii()]
         parts = [rf"(?<![0-9A-Za-z])(?:{'|'.join(latin)})(?![A-Za-z])"] if latin else []
         self._pattern = re.compile("|".join(parts + other), re.IGNORECASE)
-        self._first, self._parts, self._other = _gates(terms)
+        self.cues = _cues(terms)
+        """What shows that a term may be there."""
 
     def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
         """The first term in `text[start:end]`."""
         return self._pattern.search(text, start, end)
 
-    def may_be_in(self, hints: Hints) -> bool:
-        """Whether any term can stand in the text."""
-        return hints.holds(words=self._first, parts=self._parts, foreign=self._other)
 
-
-def _gates(terms: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...], tuple[str, ...]]:
-    """What shows that a term may be there: a word, a part of ASCII text, a part of other text.
+def _cues(terms: Sequence[str]) -> Cues:
+    """A word, a part of ASCII text or a part of other text for each of the terms.
 
     "tax id" may be written "taxid", so its words count joined as well.
     """
@@ -80,7 +85,7 @@ def _gates(terms: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...], tuple
             first.update(accumulate(term.split()))
         else:
             parts.add(term.split()[0])
-    return frozenset(first), tuple(sorted(parts)), tuple(sorted(other))
+    return Cues(words=frozenset(first), parts=frozenset(parts), foreign=frozenset(other))
 
 
 def accept(value: str) -> bool:
@@ -108,11 +113,12 @@ class PatternRule:
     before: re.Pattern[str] | None = None
     """What must match in the text right before the finding (write it with a final `$`)."""
 
-    def may_find(self, hints: Hints) -> bool:
-        """Whether the text holds what the pattern needs, and a context word where one must be."""
-        if not self.needs.met_by(hints):
-            return False
-        return self.score > 0 or self.context is None or self.context.may_be_in(hints)
+    @property
+    def cues(self) -> Cues:
+        """Those of `needs`, or of the context where the shape alone says nothing."""
+        if self.needs.cues or self.context is None or self.score > 0:
+            return self.needs.cues
+        return self.context.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
@@ -187,7 +193,6 @@ def named(
     other = [re.escape(n) for n in names if not n.isascii()]
     # A name that ends with a letter must end there.
     parts = [rf"(?<![0-9A-Za-z])(?:{'|'.join(latin)})(?!(?<=[A-Za-z])[A-Za-z])"] if latin else []
-    first, pieces, foreign = _gates(names)
     return PatternRule(
         name=name,
         entity=entity,
@@ -198,7 +203,7 @@ def named(
         ),
         score=score,
         check=check,
-        needs=Needs(digits=digits, words=first, parts=pieces, foreign=foreign),
+        needs=Needs(digits=digits, cues=_cues(names)),
     )
 
 

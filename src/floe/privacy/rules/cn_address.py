@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Hints, Needs
+from floe.privacy.rules.hints import Cues, Needs
 
 _HAN = "\u4e00-\u9fff"
 _N = "(?:[0-9A-Za-z]{1,5}(?:-[0-9]{1,4})?|[一二三四五六七八九十百零〇]{1,6})"
@@ -37,6 +37,8 @@ _LEVEL = (
     "|家园|新村|公寓|大厦|大廈|苑)"
 )
 
+_NEEDS = Needs(han=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AddressRule:
@@ -44,10 +46,8 @@ class AddressRule:
 
     name: str = "cn_address"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return hints.han
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

@@ -36,11 +36,11 @@ OLD_ID = PatternRule(
     name="cn_old_id",
     entity="CN_RESIDENT_ID",
     pattern=re.compile(rf"(?<![0-9A-Za-z]){_REGION}[0-9]{{13}}(?![0-9A-Za-z])"),
-    score=0.4,
+    score=0.0,
     check=is_old_id,
     context=words("身份证", "身分證", "证件", "id card", "identity card", "resident id"),
     context_score=0.9,
-    needs=Needs(digits=15),
+    needs=Needs(run=15),
 )
 # People mistype: behind the word a number of that shape counts without its check digit.
 NAMED_ID = named(
@@ -75,7 +75,7 @@ CREDIT_CODE_DIGITS = PatternRule(
     check=is_credit_code,
     context=words("信用代码", "信用代碼", "统一社会信用", "税号", "纳税人识别号", "credit code"),
     context_score=0.95,
-    needs=Needs(digits=8),
+    needs=Needs(run=8),
 )
 PERMIT = named(
     name="cn_permit",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, words
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _PROVINCE = "京津沪渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼"
 _C = "[A-HJ-NP-Z0-9]"
@@ -41,7 +41,7 @@ SPECIAL = PatternRule(
         r"[·• ]?[0-9]{4}[0-9A-Z](?![0-9A-Za-z])"
     ),
     score=0.75,
-    needs=Needs(digits=4, any_of=("使", "wj")),
+    needs=Needs(digits=4, cues=any_of("使", "wj")),
 )
 LOWER = PatternRule(
     name="cn_plate_named",

@@ -24,7 +24,7 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="cn_resident_id",
-    needs=Needs(digits=17),
+    needs=Needs(run=17),
     entity="CN_RESIDENT_ID",
     pattern=re.compile(
         r"(?<![0-9A-Za-z])(?:1[1-5]|2[1-3]|3[1-7]|4[1-6]|5[0-4]|6[1-5]|71|8[1-3]|91)[0-9]{4}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, words
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _LAT = r"[-+]?(?:[0-8]?[0-9]|90)\.[0-9]{3,15}"
 _LON = r"[-+]?(?:1[0-7][0-9]|180|[0-9]{1,2})\.[0-9]{3,15}"
@@ -42,7 +42,7 @@ LABELLED = PatternRule(
         re.IGNORECASE,
     ),
     score=0.85,
-    needs=Needs(digits=4, any_of=("lat",)),
+    needs=Needs(digits=4, cues=any_of("lat")),
 )
 URI = PatternRule(
     name="coordinates_uri",
@@ -52,7 +52,7 @@ URI = PatternRule(
         re.IGNORECASE,
     ),
     score=0.9,
-    needs=Needs(digits=4, any_of=("geo:", "@", "?", "&")),
+    needs=Needs(digits=4, cues=any_of("geo:", "@", "?", "&")),
 )
 COMPASS = PatternRule(
     name="coordinates_compass",
@@ -64,7 +64,7 @@ COMPASS = PatternRule(
         rf"|[东西]经:?\s?{_DEGREES}[\s,，;、]{{0,2}}[北南]纬:?\s?{_DEGREES}"
     ),
     score=0.85,
-    needs=Needs(digits=2, any_of=("°", "度")),
+    needs=Needs(digits=2, cues=any_of("°", "度")),
 )
 DECIMAL_COMPASS = PatternRule(
     name="coordinates_decimal",
@@ -74,7 +74,7 @@ DECIMAL_COMPASS = PatternRule(
         r"(?![A-Za-z])"
     ),
     score=0.85,
-    needs=Needs(digits=4),
+    needs=Needs(digits=4, run=3, cues=any_of("n", "s")),
 )
 LABELLED_ZH = PatternRule(
     name="coordinates_zh",

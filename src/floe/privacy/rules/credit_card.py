@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import near, words
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
-_RUN = re.compile(r"(?<![0-9A-Za-z])(?<![0-9][.,])[0-9](?:[ -]?[0-9]){11,120}(?![0-9A-Za-z])")
+_RUN = re.compile(r"[0-9](?<![0-9A-Za-z].)(?<![0-9][.,].)(?:[ -]?[0-9]){11,120}(?![0-9A-Za-z])")
 _GROUP = re.compile(r"[0-9]+")
 _SHAPES = re.compile(r"(?:4 4 4 4(?: [1-4])?|4 4 4 [1-4]|4 6 [45]|4 4 5|1(?: 1){11,18}|\d\d)")
 _ISSUERS = (
@@ -54,16 +54,17 @@ def is_card(digits: str) -> bool:
     )
 
 
+_NEEDS = Needs(digits=12)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CreditCardRule:
     """Tries every stretch of digit groups, so that a number beside the card does not hide it."""
 
     name: str = "credit_card"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return hints.digits >= 12
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

@@ -6,7 +6,7 @@ import hashlib
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -50,7 +50,7 @@ BASE58 = PatternRule(
 )
 BECH32 = PatternRule(
     name="crypto_bech32",
-    needs=Needs(any_of=("bc1",)),
+    needs=Needs(cues=any_of("bc1")),
     entity="CRYPTO",
     pattern=re.compile(rf"(?<![0-9A-Za-z])bc1[{_BECH32}]{{11,71}}(?![0-9A-Za-z])", re.IGNORECASE),
     score=0.95,
@@ -59,7 +59,7 @@ BECH32 = PatternRule(
 )
 ETHEREUM = PatternRule(
     name="crypto_ethereum",
-    needs=Needs(long=True, any_of=("0x",)),
+    needs=Needs(long=True, cues=any_of("0x")),
     entity="CRYPTO",
     pattern=re.compile(r"(?<![0-9A-Za-z])0x[0-9A-Fa-f]{40}(?![0-9A-Za-z])"),
     score=0.7,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _MONTH = (
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mär|mai|okt|dez|janv|févr|avr|juin|juil|août"
@@ -28,7 +28,7 @@ _NAMES = (
 RULE = PatternRule(
     name="date_of_birth",
     needs=Needs(
-        any_of=(
+        cues=any_of(
             "birth",
             "born",
             "dob",

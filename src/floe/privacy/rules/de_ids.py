@@ -48,7 +48,7 @@ CARD = PatternRule(
     pattern=re.compile(
         rf"[LMNPRTVWXY](?<![0-9A-Za-z].){_SERIAL}{{8}}[0-9](?:D|<<)?(?![0-9A-Za-z])", re.IGNORECASE
     ),
-    score=0.3,
+    score=0.0,
     check=is_card,
     context=words(
         "personalausweis", "ausweis", "ausweisnummer", "personalausweisnummer", "id card",
@@ -85,13 +85,13 @@ PENSION = PatternRule(
         "social security", "social insurance",
     ),
     context_score=0.95,
-    needs=Needs(digits=8),
+    needs=Needs(run=6),
 )  # fmt: skip
 HEALTH = PatternRule(
     name="de_health_insurance",
     entity="DE_HEALTH_INSURANCE",
     pattern=re.compile(r"(?<![0-9A-Za-z])[A-Z][0-9]{9}(?![0-9A-Za-z])", re.IGNORECASE),
-    score=0.4,
+    score=0.0,
     check=is_health,
     context=words(
         "kvnr", "krankenversichertennummer", "krankenversicherungsnummer", "versichertennummer",
@@ -99,5 +99,5 @@ HEALTH = PatternRule(
         "versicherten-nr",
     ),
     context_score=0.95,
-    needs=Needs(digits=9),
+    needs=Needs(code=10),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, digits_of, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -26,8 +26,8 @@ RULE = PatternRule(
     name="de_tax_id",
     needs=Needs(digits=11),
     entity="DE_TAX_ID",
-    pattern=re.compile(rf"{LEFT}[0-9]{{2}}( ?)[0-9]{{3}}\1[0-9]{{3}}\1[0-9]{{3}}{RIGHT}"),
-    score=0.3,
+    pattern=re.compile(rf"{FIRST}[0-9]{{1}}( ?)[0-9]{{3}}\1[0-9]{{3}}\1[0-9]{{3}}{RIGHT}"),
+    score=0.0,
     check=is_valid,
     context=words(
         "steuer-id", "steuerid", "steueridentifikationsnummer", "identifikationsnummer", "idnr",

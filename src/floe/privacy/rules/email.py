@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
 _LETTERS = "A-Za-z\u00c0-\u024f"
 _DOMAIN = re.compile(rf"@(?:[{_LETTERS}0-9-]{{1,63}}\.){{1,8}}(?P<top>[{_LETTERS}]{{2,24}})")
@@ -37,6 +37,8 @@ _FILE_ENDINGS = frozenset(
     ("png", "jpg", "jpeg", "gif", "svg", "webp", "js", "mjs", "css", "json", "html", "txt", "jsx")
 )
 
+_NEEDS = Needs(signs=(("@", 1), ("[", 1), ("(", 1), ("{", 1), ("<", 1)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmailRule:
@@ -44,15 +46,16 @@ class EmailRule:
 
     name: str = "email"
     opaque_too: bool = True
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return "@" in hints.text or not _AT.isdisjoint(hints.words)
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
-        for pattern in (_DOMAIN, *_WRITTEN):
-            yield from self._found(pattern, text)
+        if "@" in text:
+            yield from self._found(_DOMAIN, text)
+        if any(bracket in text for bracket in "([{<"):
+            for pattern in _WRITTEN:
+                yield from self._found(pattern, text)
 
     def _found(self, pattern: re.Pattern[str], text: str) -> Iterator[Span]:
         for match in pattern.finditer(text):

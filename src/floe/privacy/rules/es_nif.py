@@ -21,7 +21,7 @@ _CONTEXT = words("dni", "nif", "nie", "documento", "identidad", "extranjero", "i
 
 DNI = PatternRule(
     name="es_dni",
-    needs=Needs(digits=8),
+    needs=Needs(run=8),
     entity="ES_NIF",
     pattern=re.compile(r"[0-9](?<![0-9A-Za-z].)[0-9]{7}[ -]?[A-HJ-NP-TV-Z](?![0-9A-Za-z])", re.I),
     score=0.6,
@@ -31,7 +31,7 @@ DNI = PatternRule(
 )
 NIE = PatternRule(
     name="es_nie",
-    needs=Needs(digits=7),
+    needs=Needs(run=7),
     entity="ES_NIE",
     pattern=re.compile(
         r"(?<![0-9A-Za-z])[XYZ][ -]?[0-9]{7}[ -]?[A-HJ-NP-TV-Z](?![0-9A-Za-z])", re.I

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, compact, words
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 
 def is_nir(value: str) -> bool:
@@ -19,23 +19,39 @@ def is_nir(value: str) -> bool:
     return number.isdigit() and 97 - int(number) % 97 == int(code[13:])
 
 
+def _nir(department: str) -> re.Pattern[str]:
+    return re.compile(
+        r"[1-478](?<![0-9A-Za-z].)(?P<sep>[ .-]?)[0-9]{2}(?P=sep)"
+        r"(?:0[1-9]|1[0-2]|[2-9][0-9])(?P=sep)"
+        rf"{department}(?P=sep)[0-9]{{3}}(?P=sep)[0-9]{{3}} ?(?P=sep)[0-9]{{2}}(?![0-9A-Za-z])"
+    )
+
+
+_CONTEXT = words(
+    "nir", "sécurité sociale", "securite sociale", "numéro de sécu", "insee", "sécu",
+    "carte vitale", "social security",
+)  # fmt: skip
+
 NIR = PatternRule(
     name="fr_nir",
     entity="FR_NIR",
-    pattern=re.compile(
-        r"[1-478](?<![0-9A-Za-z].)(?P<sep>[ .-]?)[0-9]{2}(?P=sep)"
-        r"(?:0[1-9]|1[0-2]|[2-9][0-9])(?P=sep)(?:[0-9]{2}|2[AaBb])(?P=sep)[0-9]{3}(?P=sep)"
-        r"[0-9]{3} ?(?P=sep)[0-9]{2}(?![0-9A-Za-z])"
-    ),
+    pattern=_nir("[0-9]{2}"),
     score=0.7,
     check=is_nir,
-    context=words(
-        "nir", "sécurité sociale", "securite sociale", "numéro de sécu", "insee", "sécu",
-        "carte vitale", "social security",
-    ),
+    context=_CONTEXT,
     context_score=0.97,
-    needs=Needs(digits=8),
-)  # fmt: skip
+    needs=Needs(digits=15),
+)
+NIR_CORSICA = PatternRule(
+    name="fr_nir_corsica",
+    entity="FR_NIR",
+    pattern=_nir("2[AaBb]"),
+    score=0.7,
+    check=is_nir,
+    context=_CONTEXT,
+    context_score=0.97,
+    needs=Needs(digits=6, cues=any_of("2a", "2b")),
+)
 CARD = PatternRule(
     name="fr_cni",
     entity="FR_CNI",

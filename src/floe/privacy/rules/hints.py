@@ -14,7 +14,8 @@ _WORDS = re.compile(r"[a-z]+")
 # Wider than what any rule allows between the digits of one number.
 _NUMBERS = re.compile(r"[0-9](?:[^0-9A-Za-z\u0100-\U0010ffff]{0,3}[0-9])*")
 _DIGITS = re.compile(r"[^0-9]")
-_CODES = re.compile(r"[0-9A-Za-z]{8,}")
+_RUNS = re.compile(r"[0-9]+")
+_CODES = re.compile(r"(?<![0-9A-Za-z])(?:[A-Za-z]++[0-9]|[0-9]++[A-Za-z])[0-9A-Za-z]*")
 _LONG = re.compile(r"[!-~]{20}")
 _HAN = re.compile(r"[\u3400-\u9fff]")
 
@@ -55,32 +56,58 @@ class Hints:
         return longest
 
     @cached_property
+    def run(self) -> int:
+        """Length of the longest run of digits."""
+        return max(map(len, _RUNS.findall(self.text)), default=0)
+
+    @cached_property
+    def codes(self) -> tuple[str, ...]:
+        """Every run of ASCII letters and digits that has both."""
+        return tuple(_CODES.findall(self.text))
+
+    @cached_property
     def code(self) -> int:
-        """Length of the longest run of ASCII letters and digits that has both; 0 below eight."""
-        return max(
-            (
-                len(run)
-                for run in _CODES.findall(self.text)
-                if not run.isalpha() and not run.isdigit()
-            ),
-            default=0,
-        )
+        """Length of the longest of `codes`."""
+        return max(map(len, self.codes), default=0)
 
     @cached_property
     def long(self) -> bool:
         """Whether twenty printable ASCII characters stand without a space."""
         return _LONG.search(self.text) is not None
 
-    def holds(
-        self, *, words: frozenset[str], parts: tuple[str, ...], foreign: tuple[str, ...]
-    ) -> bool:
-        """Whether one of the words, or of the pieces of text, is there."""
-        if not words.isdisjoint(self.words):
-            return True
-        lower = self.lower
-        return any(part in lower for part in parts) or (
-            self.foreign and any(part in lower for part in foreign)
+
+@dataclass(frozen=True, kw_only=True)
+class Cues:
+    """Of all of these a text must hold one, in lower case; none at all asks for nothing."""
+
+    words: frozenset[str] = frozenset()
+    """Whole runs of ASCII letters."""
+    parts: frozenset[str] = frozenset()
+    """ASCII text anywhere."""
+    foreign: frozenset[str] = frozenset()
+    """Other text anywhere."""
+
+    def __bool__(self) -> bool:
+        return bool(self.words or self.parts or self.foreign)
+
+    def in_text(self, hints: Hints) -> bool:
+        """Whether one of them is there."""
+        return (
+            not self.words.isdisjoint(hints.words)
+            or any(part in hints.lower for part in self.parts)
+            or any(part in hints.lower for part in self.foreign)
         )
+
+
+def any_of(*parts: str) -> Cues:
+    """Cues that are parts of text."""
+    return Cues(
+        parts=frozenset(p for p in parts if p.isascii()),
+        foreign=frozenset(p for p in parts if not p.isascii()),
+    )
+
+
+NO_CUES = Cues()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,33 +115,25 @@ class Needs:
     """What a text must hold for a rule to find anything."""
 
     digits: int = 0
+    run: int = 0
     code: int = 0
     han: bool = False
     long: bool = False
     signs: tuple[tuple[str, int], ...] = ()
     """Of these characters one must be there that often."""
-    any_of: tuple[str, ...] = ()
-    """Of these, in lower case, at least one anywhere in the text; empty asks for nothing."""
-    words: frozenset[str] = frozenset()
-    parts: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
-    """Of words, parts, and parts that are not ASCII, one must be there; empty asks for nothing."""
+    codes: re.Pattern[str] | None = None
+    """What one of `Hints.codes` must begin with."""
+    cues: Cues = NO_CUES
 
     def met_by(self, hints: Hints) -> bool:
-        """Whether the rule has to look."""
-        if self.han and not hints.han:
+        """Whether the rule has to look, its cues apart."""
+        if self.digits > hints.digits or self.run > hints.run or self.code > hints.code:
             return False
-        if self.digits > hints.digits or self.code > hints.code:
+        if (self.han and not hints.han) or (self.long and not hints.long):
             return False
-        if self.long and not hints.long:
+        if self.codes is not None and not any(map(self.codes.match, hints.codes)):
             return False
-        if self.signs and not any(hints.text.count(c) >= n for c, n in self.signs):
-            return False
-        if self.any_of and not any(part in hints.lower for part in self.any_of):
-            return False
-        if not (self.words or self.parts or self.foreign):
-            return True
-        return hints.holds(words=self.words, parts=self.parts, foreign=self.foreign)
+        return not self.signs or any(hints.text.count(c) >= n for c, n in self.signs)
 
 
 NOTHING = Needs()

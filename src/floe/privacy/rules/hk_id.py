@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule, words
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 
 def is_valid(value: str) -> bool:
@@ -32,7 +32,7 @@ BRACKETED = PatternRule(
     ),
     score=0.9,
     check=is_valid,
-    needs=Needs(digits=6, any_of=("(",)),
+    needs=Needs(run=6, cues=any_of("(")),
 )
 BARE = PatternRule(
     name="hk_id_named",
@@ -47,5 +47,5 @@ BARE = PatternRule(
         "身份证", "hk id",
     ),
     context_score=0.9,
-    needs=Needs(digits=6),
+    needs=Needs(run=6),
 )  # fmt: skip

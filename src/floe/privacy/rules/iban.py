@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import compact
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
 _TABLE = """
 AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 DK18 DO28
@@ -23,6 +23,7 @@ SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30
 """
 _LENGTHS = {entry[:2]: int(entry[2:]) for entry in _TABLE.split()}
 _START = re.compile(r"[A-Za-z](?<![0-9A-Za-z].)[A-Za-z][0-9]{2}(?=[ -]?[0-9A-Za-z])")
+_LEAD = re.compile(r"[A-Za-z]{2}[0-9]{2}")
 _BODY = re.compile(r"(?:[ -]?[0-9A-Za-z]){11,30}")
 _GROUPED = re.compile(r"[A-Z0-9]{4}(?:([ -])[A-Z0-9]{4}(?:\1[A-Z0-9]{4})*(?:\1[A-Z0-9]{1,4})?)?")
 _MIN_LENGTH, _MAX_LENGTH = 15, 34
@@ -34,16 +35,17 @@ def mod97(iban: str) -> bool:
     return int("".join(str(int(c, 36)) for c in moved)) % 97 == 1
 
 
+_NEEDS = Needs(codes=re.compile("[A-Za-z]{2}[0-9]{2}"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class IbanRule:
     """IBANs in one piece or in groups, upper or lower case."""
 
     name: str = "iban"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return hints.digits >= 2
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

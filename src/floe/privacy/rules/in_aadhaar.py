@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.base import RIGHT, PatternRule, digits_of, words
 from floe.privacy.rules.hints import Needs
 
 _PERMUTE = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)
@@ -38,10 +38,11 @@ _CONTEXT = words("aadhaar", "aadhar", "adhaar", "uidai", "uid", "आधार")
 
 GROUPED = PatternRule(
     name="in_aadhaar",
-    needs=Needs(digits=12),
+    needs=Needs(digits=12, run=4),
     entity="IN_AADHAAR",
     pattern=re.compile(
-        rf"{LEFT}(?<![0-9] )[2-9][0-9]{{3}}([ -])[0-9]{{4}}\1[0-9]{{4}}{RIGHT}(?! [0-9])"
+        r"[2-9](?<![0-9A-Za-z].)(?<![0-9][-., ].)[0-9]{3}([ -])[0-9]{4}\1[0-9]{4}"
+        rf"{RIGHT}(?! [0-9])"
     ),
     score=0.7,
     check=is_valid,
@@ -52,7 +53,7 @@ BARE = PatternRule(
     name="in_aadhaar_bare",
     needs=Needs(digits=12),
     entity="IN_AADHAAR",
-    pattern=re.compile(rf"{LEFT}[2-9][0-9]{{11}}{RIGHT}"),
+    pattern=re.compile(rf"[2-9](?<![0-9A-Za-z].)(?<![0-9][-.,].)[0-9]{{11}}{RIGHT}"),
     score=0.0,
     check=is_valid,
     context=_CONTEXT,

@@ -36,7 +36,7 @@ VOTER = PatternRule(
     score=0.0,
     context=words("voter", "voter id", "epic", "elector", "election", "electoral", "मतदाता"),
     context_score=0.85,
-    needs=Needs(digits=7),
+    needs=Needs(run=7),
 )
 VEHICLE = PatternRule(
     name="in_vehicle",
@@ -52,7 +52,7 @@ VEHICLE = PatternRule(
         "vehicle", "registration", "car", "plate", "rto", "bike", "scooter", "truck", "number plate"
     ),
     context_score=0.9,
-    needs=Needs(digits=4),
+    needs=Needs(run=4),
 )
 GSTIN = PatternRule(
     name="in_gstin",

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import near, words
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
-_V4 = re.compile(r"(?<![0-9A-Za-z.-])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9A-Za-z])")
+_V4 = re.compile(
+    r"[0-9](?<![0-9A-Za-z.-].)[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![0-9A-Za-z-]|\.[0-9A-Za-z])"
+)
 _V6 = re.compile(r"(?<![0-9A-Za-z:.])[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?![0-9A-Za-z:])")
 _VERSION = words(
     "version", "ver", "v", "release", "build", "upgrade", "ec", "section", "版本", "版本号"
@@ -21,6 +23,8 @@ _NAMED = words(
 )
 _VERSION_CHARS = 16
 
+_NEEDS = Needs(digits=2, signs=((".", 3), (":", 2)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class IpAddressRule:
@@ -28,20 +32,18 @@ class IpAddressRule:
 
     name: str = "ip_address"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return hints.text.count(".") >= 3 or hints.text.count(":") >= 2
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
-        for match in _V4.finditer(text):
+        for match in _V4.finditer(text) if "." in text else ():
             before = max(0, match.start() - _VERSION_CHARS)
             if _VERSION.search(text, before, match.start()) or not _names_a_machine(match[0]):
                 continue
             if not _like_section(match[0]) or near(text, *match.span(), _NAMED):
                 yield self._span(match)
-        for match in _V6.finditer(text):
+        for match in _V6.finditer(text) if text.count(":") >= 2 else ():
             if _is_distinct_v6(match[0]) and _names_a_machine(match[0]):
                 yield self._span(match)
 

@@ -15,7 +15,7 @@ VAT = PatternRule(
     check=lambda value: luhn_sum(value) % 10 == 0 and len(set(value)) > 1,
     context=words("partita iva", "p.iva", "p. iva", "piva", "vat", "iva"),
     context_score=0.9,
-    needs=Needs(digits=11),
+    needs=Needs(run=11),
 )
 CARD = PatternRule(
     name="it_identity_card",
@@ -31,5 +31,5 @@ CARD = PatternRule(
         "carta di identità", "documento d'identità", "cie", "italian id", "identity card",
     ),
     context_score=0.85,
-    needs=Needs(digits=5),
+    needs=Needs(run=5),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""MAC addresses (IEEE 802 EUI-48 and EUI-64): pairs of hex digits, or Cisco's groups of four."""
+"""MAC addresses (IEEE 802 EUI-48 and EUI-64): pairs of hex digits, or groups of four."""
 
 from __future__ import annotations
 
@@ -18,10 +18,20 @@ RULE = PatternRule(
     entity="MAC_ADDRESS",
     pattern=re.compile(
         r"[0-9A-Fa-f](?<![0-9A-Za-z:.-].)(?:[0-9A-Fa-f](?P<sep>[:-])(?:[0-9A-Fa-f]{2}(?P=sep)){4}"
-        r"(?:[0-9A-Fa-f]{2}(?P=sep)){0,2}[0-9A-Fa-f]{2}|[0-9A-Fa-f]{3}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4})"
+        r"(?:[0-9A-Fa-f]{2}(?P=sep)){0,2}[0-9A-Fa-f]{2})"
         r"(?![0-9A-Za-z:-]|\.[0-9A-Za-z])"
     ),
     score=0.85,
     check=names_a_device,
-    needs=Needs(signs=((":", 5), ("-", 5), (".", 2))),
+    needs=Needs(signs=((":", 5), ("-", 5))),
+)
+DOTTED = PatternRule(
+    name="mac_address_dotted",
+    entity="MAC_ADDRESS",
+    pattern=re.compile(
+        r"(?<![0-9A-Za-z:.-])[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}(?![0-9A-Za-z:-]|\.[0-9A-Za-z])"
+    ),
+    score=0.8,
+    check=names_a_device,
+    needs=Needs(code=4, signs=((".", 2),)),
 )

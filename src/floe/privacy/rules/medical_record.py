@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _NAMES = (
     r"(?:(?<![A-Za-z0-9])(?:MRN|PHN|EMPI|medical record|hospital|patient|health record|case file"
@@ -15,7 +15,13 @@ _NAMES = (
 
 RULE = PatternRule(
     name="medical_record",
-    needs=Needs(digits=5),
+    needs=Needs(
+        digits=5,
+        cues=any_of(
+            *("mrn", "phn", "empi", "record", "hospital", "patient", "case", "chart", "admission"),
+            *("fallnummer", "nip", "病", "院号", "门诊号", "就诊号", "患者"),
+        ),
+    ),
     entity="MEDICAL_RECORD_NUMBER",
     pattern=re.compile(
         rf"{_NAMES}(?:[ _-]?(?:number|num|no\.?|nr\.?|id|identifier|ID|#))?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, digits_of, weighted_sum, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -18,7 +18,7 @@ RULE = PatternRule(
     name="nl_bsn",
     needs=Needs(digits=9),
     entity="NL_BSN",
-    pattern=re.compile(rf"{LEFT}[0-9]{{4}}[. ]?[0-9]{{2}}[. ]?[0-9]{{3}}{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{3}}[. ]?[0-9]{{2}}[. ]?[0-9]{{3}}{RIGHT}"),
     score=0.0,
     check=is_valid,
     context=words("bsn", "burgerservicenummer", "sofinummer", "sofi", "citizen service number"),

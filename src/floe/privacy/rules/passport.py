@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from floe.privacy.base import Span
 from floe.privacy.rules.base import Words, near, words
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
 _CANDIDATE = re.compile(
     r"(?<![0-9A-Za-z])(?<![0-9][-.,])(?=[0-9A-Za-z]{0,4}[0-9])[0-9A-Za-z]{1,3}[ -]?[0-9A-Za-z]{5,9}"
@@ -24,6 +24,8 @@ _CONTEXT = words(
     "passaporto", "pasaporte", "paspoort", "paspoortnummer", "paszport", "paszportu", "护照",
     "護照", "パスポート",
 )  # fmt: skip
+
+_NEEDS = Needs(digits=1, cues=_CONTEXT.cues)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +80,8 @@ class PassportRule:
 
     name: str = "passport"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether a passport is spoken of and there are digits."""
-        return (hints.digits >= 5 or hints.code >= 8) and _CONTEXT.may_be_in(hints)
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _NAMES = (
     r"(?:[A-Za-z0-9]{1,20}[_-]){0,3}(?:password|passwd|passphrase|passcode|pwd|secret|api[_ -]?key"
@@ -42,17 +42,8 @@ def is_mixed(value: str) -> bool:
 ASSIGNED = PatternRule(
     name="password_assigned",
     needs=Needs(
-        any_of=(
-            "pass",
-            "pwd",
-            "secret",
-            "key",
-            "token",
-            "kennwort",
-            "contrase",
-            "密码",
-            "口令",
-            "密钥",
+        cues=any_of(
+            "pass", "pwd", "secret", "key", "token", "kennwort", "contrase", "密码", "口令", "密钥"
         )
     ),
     entity="PASSWORD",
@@ -67,7 +58,7 @@ ASSIGNED = PatternRule(
 )
 SAID = PatternRule(
     name="password_said",
-    needs=Needs(any_of=("pass", "pin", "kennwort", "密码", "口令")),
+    needs=Needs(cues=any_of("pass", "pin", "kennwort", "密码", "口令")),
     entity="PASSWORD",
     pattern=re.compile(
         r"(?<![A-Za-z0-9])(?:password|passcode|passphrase|pin|passwort|kennwort|密码|口令)"

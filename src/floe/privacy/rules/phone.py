@@ -14,7 +14,7 @@ from functools import cache
 from floe.core.errors import Missing
 from floe.privacy.base import Span
 from floe.privacy.rules.base import digits_of, near, words
-from floe.privacy.rules.hints import Hints
+from floe.privacy.rules.hints import Cues, Needs
 
 try:
     import phonenumbers
@@ -26,8 +26,10 @@ except ImportError as error:
 REGIONS = ("US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "IN", "CN", "HK", "TW")
 # Every group but the first needs a separator: optional ones would try every partition of digits.
 _CANDIDATE = re.compile(
-    r"(?<![0-9A-Za-z])(?<![0-9][-.,:/_])(?<![-=]\+)"
-    r"(?:\+|\(\+?)?[0-9]{1,15}(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()[0-9]{1,9}){0,7}"
+    # Boundaries behind the first character: `re` then skips quickly to it.
+    r"[+(0-9](?<![0-9A-Za-z].)(?<![0-9][-.,:/_].)(?<![-=]\+.)"
+    r"(?:(?<=\+)[0-9]{1,15}|(?<=\()\+?[0-9]{1,15}|(?<=[0-9])[0-9]{0,14})"
+    r"(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()[0-9]{1,9}){0,7}"
     r"(?:,? ?(?:x|ext\.?|分机) ?[0-9]{1,6})?(?![0-9A-Za-z]|[-.,:/_][0-9]|%)"
 )
 _CONTEXT = words(
@@ -56,6 +58,8 @@ _DATE = re.compile(
 )
 _MIN_DIGITS, _MAX_DIGITS, _MIN_WITH_COUNTRY = 7, 15, 9
 
+_NEEDS = Needs(digits=_MIN_DIGITS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PhoneRule:
@@ -63,10 +67,8 @@ class PhoneRule:
 
     name: str = "phone"
     opaque_too: bool = False
-
-    def may_find(self, hints: Hints) -> bool:
-        """Whether there is anything to start from."""
-        return hints.digits >= _MIN_DIGITS
+    needs: Needs = _NEEDS
+    cues: Cues = _NEEDS.cues
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
@@ -121,6 +123,8 @@ def _plan(region: str) -> re.Pattern[str]:
     Wider than what `is_valid_number` takes, and much quicker to say no.
     """
     plan = phonenumbers.PhoneMetadata.metadata_for_region(region)
+    if plan is None or plan.general_desc is None:
+        raise Missing(f"phonenumbers has no number plan of {region}. Install a newer release")
     body = plan.general_desc.national_number_pattern
     return re.compile(rf"(?:0|1|00|011|{plan.country_code}|00{plan.country_code})?(?:{body})")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.base import FIRST, LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -52,23 +52,23 @@ NIP = PatternRule(
 REGON = PatternRule(
     name="pl_regon",
     entity="PL_REGON",
-    pattern=re.compile(rf"{LEFT}[0-9]{{9}}(?:[0-9]{{5}})?{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{8}}(?:[0-9]{{5}})?{RIGHT}"),
     score=0.0,
     check=is_regon,
     context=words("regon", "numer regon"),
     context_score=0.95,
-    needs=Needs(digits=9),
+    needs=Needs(run=9),
 )
 CARD = PatternRule(
     name="pl_id_card",
     entity="PL_ID_CARD",
     pattern=re.compile(r"(?<![0-9A-Za-z])[A-Z]{3} ?[0-9]{6}(?![0-9A-Za-z])", re.IGNORECASE),
-    score=0.3,
+    score=0.0,
     check=is_card,
     context=words(
         "dowód", "dowód osobisty", "dowodu", "dowodem", "dowod", "osobistego", "id card",
         "seria i numer", "polish id",
     ),
     context_score=0.95,
-    needs=Needs(digits=6),
+    needs=Needs(run=6),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, weighted_sum, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, weighted_sum, words
 from floe.privacy.rules.hints import Needs
 
 _CENTURIES = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}
@@ -24,10 +24,10 @@ def is_valid(value: str) -> bool:
 
 RULE = PatternRule(
     name="pl_pesel",
-    needs=Needs(digits=11),
+    needs=Needs(run=11),
     entity="PL_PESEL",
-    pattern=re.compile(rf"{LEFT}[0-9]{{11}}{RIGHT}"),
-    score=0.3,
+    pattern=re.compile(rf"{FIRST}[0-9]{{10}}{RIGHT}"),
+    score=0.0,
     check=is_valid,
     context=words("pesel", "numer pesel", "national id", "ewidencyjny"),
     context_score=0.95,

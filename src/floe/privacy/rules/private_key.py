@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 RULE = PatternRule(
     name="private_key",
-    needs=Needs(any_of=("-----begin ", "putty-user-key-file")),
+    needs=Needs(cues=any_of("-----begin ", "putty-user-key-file")),
     entity="PRIVATE_KEY",
     # The opening line decides: a key cut short is still a key.
     pattern=re.compile(

@@ -34,5 +34,5 @@ RULE = PatternRule(
         "national id", "arc", "id number", "identity",
     ),
     context_score=0.95,
-    needs=Needs(digits=8),
+    needs=Needs(code=10),
 )  # fmt: skip

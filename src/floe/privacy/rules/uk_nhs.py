@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, digits_of, weighted_sum, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -21,8 +21,8 @@ RULE = PatternRule(
     name="uk_nhs",
     needs=Needs(digits=10),
     entity="UK_NHS",
-    pattern=re.compile(rf"{LEFT}[0-9]{{3}}([ -]?)[0-9]{{3}}\1[0-9]{{4}}{RIGHT}"),
-    score=0.3,
+    pattern=re.compile(rf"{FIRST}[0-9]{{2}}([ -]?)[0-9]{{3}}\1[0-9]{{4}}{RIGHT}"),
+    score=0.0,
     check=is_valid,
     context=_CONTEXT,
     context_score=0.95,

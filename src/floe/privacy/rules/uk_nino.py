@@ -12,7 +12,7 @@ RULE = PatternRule(
     needs=Needs(digits=6),
     entity="UK_NINO",
     pattern=re.compile(
-        r"(?<![0-9A-Za-z])(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
+        r"[A-CEGHJ-PR-TW-Z](?<![0-9A-Za-z].)[A-CEGHJ-NPR-TW-Z](?<!BG|GB|KN|NK|NT|TN|ZZ)"
         r"[ -]?(?:[0-9]{2}[ -]?){3}[A-D](?![0-9A-Za-z])",
         re.IGNORECASE,
     ),

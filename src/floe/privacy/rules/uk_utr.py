@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, weighted_sum, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, digits_of, weighted_sum, words
 from floe.privacy.rules.hints import Needs
 
 _CHECK = "21987654321"
@@ -19,7 +19,7 @@ def is_valid(value: str) -> bool:
 RULE = PatternRule(
     name="uk_utr",
     entity="UK_UTR",
-    pattern=re.compile(rf"{LEFT}[0-9]{{5}} ?[0-9]{{5}}[Kk]?{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{4}} ?[0-9]{{5}}[Kk]?{RIGHT}"),
     score=0.0,
     check=is_valid,
     context=words(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 USERINFO = PatternRule(
     name="url_userinfo",
-    needs=Needs(any_of=("://",)),
+    needs=Needs(cues=any_of("://")),
     entity="URL_CREDENTIALS",
     pattern=re.compile(
         r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,100}:(?P<value>[^\s/@\"'<>]{1,200})@"
@@ -21,7 +21,7 @@ USERINFO = PatternRule(
 )
 QUERY = PatternRule(
     name="url_query_key",
-    needs=Needs(any_of=("?", "&")),
+    needs=Needs(cues=any_of("token=", "key=", "secret=", "password=", "sig=", "signature=")),
     entity="URL_CREDENTIALS",
     pattern=re.compile(
         r"[?&](?:access_token|api_?key|token|secret|password|sig|signature|X-Amz-Signature)="

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, words
 from floe.privacy.rules.hints import Needs
 
 # irs.gov, "How EINs are assigned and valid EIN prefixes".
@@ -14,7 +14,7 @@ _NEVER = frozenset(("00", "07", "08", "09", "17", "18", "19", "28", "29", "49", 
 RULE = PatternRule(
     name="us_ein",
     entity="US_EIN",
-    pattern=re.compile(rf"{LEFT}[0-9]{{2}}-?[0-9]{{7}}{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{1}}-?[0-9]{{7}}{RIGHT}"),
     score=0.0,
     check=lambda value: value[:2] not in _NEVER,
     context=words(
@@ -22,5 +22,5 @@ RULE = PatternRule(
         "federal tax identification", "tax id", "tax identification number", "tin",
     ),
     context_score=0.85,
-    needs=Needs(digits=9),
+    needs=Needs(run=7),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, words
+from floe.privacy.rules.base import RIGHT, PatternRule, words
 from floe.privacy.rules.hints import Needs
 
 _GROUP = "(?:5[0-9]|6[0-5]|7[0-9]|8[0-8]|9[0-24-9])"
@@ -15,16 +15,18 @@ _CONTEXT = words(
 DASHED = PatternRule(
     name="us_itin",
     entity="US_ITIN",
-    pattern=re.compile(rf"{LEFT}9[0-9]{{2}}([ -]){_GROUP}\1[0-9]{{4}}{RIGHT}"),
+    pattern=re.compile(
+        rf"9(?<![0-9A-Za-z].)(?<![0-9][-.,].)[0-9]{{2}}([ -]){_GROUP}\1[0-9]{{4}}{RIGHT}"
+    ),
     score=0.6,
     context=_CONTEXT,
     context_score=0.95,
-    needs=Needs(digits=9),
+    needs=Needs(digits=9, run=4),
 )
 BARE = PatternRule(
     name="us_itin_bare",
     entity="US_ITIN",
-    pattern=re.compile(rf"{LEFT}9[0-9]{{2}}{_GROUP}[0-9]{{4}}{RIGHT}"),
+    pattern=re.compile(rf"9(?<![0-9A-Za-z].)(?<![0-9][-.,].)[0-9]{{2}}{_GROUP}[0-9]{{4}}{RIGHT}"),
     score=0.0,
     context=_CONTEXT,
     context_score=0.85,

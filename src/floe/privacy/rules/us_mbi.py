@@ -27,5 +27,5 @@ RULE = PatternRule(
         "mbi", "medicare", "beneficiary", "cms", "medicare id", "medicare number", "hicn"
     ),
     context_score=0.95,
-    needs=Needs(digits=2),
+    needs=Needs(code=4),
 )

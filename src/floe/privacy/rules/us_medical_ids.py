@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, luhn_sum, words
+from floe.privacy.rules.base import RIGHT, PatternRule, luhn_sum, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -26,12 +26,12 @@ def is_dea(value: str) -> bool:
 NPI = PatternRule(
     name="us_npi",
     entity="US_NPI",
-    pattern=re.compile(rf"{LEFT}[12][0-9]{{9}}{RIGHT}"),
+    pattern=re.compile(rf"[12](?<![0-9A-Za-z].)(?<![0-9][-.,].)[0-9]{{9}}{RIGHT}"),
     score=0.0,
     check=is_npi,
     context=words("npi", "national provider", "provider identifier", "provider id", "nppes"),
     context_score=0.95,
-    needs=Needs(digits=10),
+    needs=Needs(run=10),
 )
 DEA = PatternRule(
     name="us_dea",
@@ -39,9 +39,9 @@ DEA = PatternRule(
     pattern=re.compile(
         r"[ABCDEFGHJKLMPRSTUX](?<![0-9A-Za-z].)[A-Z9]-?[0-9]{7}(?![0-9A-Za-z])", re.IGNORECASE
     ),
-    score=0.4,
+    score=0.0,
     check=is_dea,
     context=words("dea", "prescriber", "controlled substance", "medical license", "registration"),
     context_score=0.9,
-    needs=Needs(digits=7),
+    needs=Needs(run=7),
 )

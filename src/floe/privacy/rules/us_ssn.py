@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from floe.privacy.rules.base import LEFT, RIGHT, PatternRule, digits_of, words
+from floe.privacy.rules.base import FIRST, RIGHT, PatternRule, digits_of, words
 from floe.privacy.rules.hints import Needs
 
 
@@ -23,7 +23,7 @@ DASHED = PatternRule(
     name="us_ssn",
     needs=Needs(digits=9),
     entity="US_SSN",
-    pattern=re.compile(rf"{LEFT}[0-9]{{3}}-[0-9]{{2}}-[0-9]{{4}}{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{2}}-[0-9]{{2}}-[0-9]{{4}}{RIGHT}"),
     score=0.7,
     check=is_possible,
     context=_CONTEXT,
@@ -33,7 +33,7 @@ BARE = PatternRule(
     name="us_ssn_bare",
     needs=Needs(digits=9),
     entity="US_SSN",
-    pattern=re.compile(rf"{LEFT}[0-9]{{3}}[ .]?[0-9]{{2}}[ .]?[0-9]{{4}}{RIGHT}"),
+    pattern=re.compile(rf"{FIRST}[0-9]{{2}}[ .]?[0-9]{{2}}[ .]?[0-9]{{4}}{RIGHT}"),
     score=0.0,
     check=is_possible,
     context=_CONTEXT,

@@ -48,7 +48,7 @@ US = PatternRule(
         rf"(?:[A-Za-z.] (?:{_SURE}),? {{1,2}}|,\s?(?:{_STATES}),?\s{{1,2}}"
         rf"|(?<![A-Za-z])(?:{_NAMES}),? {{1,2}})$"
     ),
-    needs=Needs(digits=5),
+    needs=Needs(run=5),
 )
 NAMED = named(
     name="zip_code",
@@ -73,7 +73,7 @@ UK = PatternRule(
     check=lambda value: _AREA.match(value) is not None,
     context=words("postcode", "post code", "address", "street", "road", "lane", "live", "london"),
     context_score=0.85,
-    needs=Needs(digits=1),
+    needs=Needs(code=2),
 )
 UK_JOINED = PatternRule(
     name="uk_postcode_named",
@@ -86,5 +86,5 @@ UK_JOINED = PatternRule(
     score=0.0,
     context=words("postcode", "postcodes", "post code"),
     context_score=0.85,
-    needs=Needs(digits=1),
+    needs=Needs(code=2),
 )
