@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from floe.core.verdict import Finding, Verdict
 from floe.privacy.detector import RuleDetector
 from floe.privacy.masking import CannotMask, Masking, mask_request, mask_texts, merged
 from floe.privacy.policy import ENTITIES
-from floe.privacy.restore import Restorer, restored
+from floe.privacy.restore import Restorer, in_json, restored
 from floe.privacy.values import Value, Values, fold
 
 
@@ -253,3 +255,76 @@ def test_a_chinese_introduction_is_masked() -> None:
     findings = [finding(s.entity, s.start, s.end) for s in RuleDetector().find(text)]
     masking = mask_texts([("prompt", text)], findings)
     assert text_of(masking) == "我叫[PERSON_1]，住在[STREET_ADDRESS_1]。[PERSON_1]是学生。"
+
+
+@given(
+    st.lists(st.sampled_from(["[", "[PERSON_1]", "[PERSON_", "1]", "x", "[PHONE_NUMBER_1]"])),
+    st.lists(st.integers(1, 7)),
+)
+def test_b17_never_as_much_waits_as_the_longest_placeholder(
+    parts: list[str], cuts: list[int]
+) -> None:
+    text, restorer, at = "".join(parts), Restorer(VALUES), 0
+    longest = max(len(v.placeholder) for v in VALUES.values)
+    for cut in [*cuts, len(text)]:
+        restorer.feed(text[at : at + cut])
+        at += cut
+        assert restorer.held_chars < longest
+
+
+JSON_VALUE = st.text(st.sampled_from('aß王😀"\\/\n\t\x00\u2028{}[]'), min_size=3, max_size=8)
+
+
+@settings(deadline=None)
+@given(JSON_VALUE, st.lists(st.integers(1, 5), max_size=20))
+def test_values_are_escaped_in_the_arguments_of_a_tool(value: str, cuts: list[int]) -> None:
+    """The twin parses the arguments first and puts the value in afterwards."""
+    values = Values([Value(text=value, placeholder="[PERSON_1]")])
+    said = json.dumps({"to": "[PERSON_1]", "n": 1, "text": "dear [PERSON_1], hello [PERSON_2]"})
+    restorer, out, at = Restorer(values, form=in_json), [], 0
+    for cut in [*cuts, len(said)]:
+        out.append(restorer.feed(said[at : at + cut]))
+        at += cut
+    arguments = json.loads("".join(out) + restorer.finish())
+    twin = {k: restored(v, values) if k != "n" else v for k, v in json.loads(said).items()}
+    assert arguments == twin
+    assert restored(said, values, form=in_json) == "".join(out) + restorer.finish()
+
+
+NAMES = ["Ada King", "Bob Moe", "Zoë Öztürk", "王小明", "+1 415 555 2671", "x@y.example"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from(NAMES), max_size=3), min_size=2, max_size=5))
+def test_a_value_keeps_its_number_as_a_conversation_grows(turns: list[list[str]]) -> None:
+    """Clients send the history again: what a value was called in it does not change."""
+    texts = [(f"messages[{i}].content", f"say {'; '.join(t)}.") for i, t in enumerate(turns)]
+    findings = [
+        finding("PERSON", text.index(name), text.index(name) + len(name), field)
+        for (field, text), names in zip(texts, turns, strict=True)
+        for name in set(names)
+    ]
+    before: dict[str, str] = {}
+    for n in range(1, len(texts) + 1):
+        fields = {field for field, _ in texts[:n]}
+        masking = mask_texts(texts[:n], [f for f in findings if f.field in fields])
+        called = {v.text: v.placeholder for v in masking.values.values if v.text in NAMES}
+        assert called.items() >= before.items()
+        before = called
+
+
+@pytest.mark.parametrize(
+    "value", ["Ada%20King", "&#65;da King", "QWRhIEtpbmcgQWRhIEtpbmc=", "\\u0041da King"]
+)
+def test_a_value_that_stands_there_encoded_is_not_masked(value: str) -> None:
+    with pytest.raises(CannotMask, match="a value is encoded") as error:
+        masked(f"I am {value} today", ("PERSON", value))
+    assert value not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["Ａｄａ Ｋｉｎｇ", "A\u200bd\u200ba King"])
+def test_the_plain_spelling_of_a_disguised_value_is_a_value(value: str) -> None:
+    masking = masked(f"I am {value} today", ("PERSON", value))
+    assert text_of(masking) == "I am [PERSON_1] today"
+    assert masking.values.held_in("Dear Ada King")
+    assert restored(text_of(masking), masking.values) == f"I am {value} today"
