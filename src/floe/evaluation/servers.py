@@ -44,14 +44,18 @@ def cpu_s(pid: int) -> float | None:
 
 
 @contextmanager
-def floe_server(home: Path, config: Path) -> Iterator[Running]:
+def floe_server(
+    home: Path, config: Path, *, module: Sequence[str] = ("floe",)
+) -> Iterator[Running]:
     """`floe serve` for the length of the block, once /ready answers.
+
+    `module`: what runs in its place, with arguments that come before `serve`.
 
     Raises:
         FloeError: it ended before it was ready, or took too long; with the end of its log.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "floe", "serve", "--config", str(config), "--port", "0"],
+        [sys.executable, "-m", *module, "serve", "--config", str(config), "--port", "0"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,

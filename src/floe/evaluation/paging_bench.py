@@ -1,0 +1,325 @@
+"""`floe bench paging`: a live server with more adapters than fit, beside one with LRU alone.
+
+Two `floe serve` processes answer the same requests in turn, a stretch each: one as Floe is
+configured by default, the other with LRU, no prefetch and a router that does not learn. Requests
+follow ServeGen's clients, one client an adapter, in order and bursts; four clients send them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from floe.assemble import EMBEDDING
+from floe.core.config import AdaptersConfig, ModelConfig, RoutingConfig, home
+from floe.core.errors import FloeError
+from floe.evaluation.cache_sources import WINDOW_S, packed_servegen, servegen
+from floe.evaluation.machine import versions
+from floe.evaluation.paging_clients import Got, Wanted, ask_all, cache_figures
+from floe.evaluation.paging_topics import prompts_of
+from floe.evaluation.processes import environment
+from floe.evaluation.servers import floe_server
+from floe.models.pull import ensure
+
+Say = Callable[[str], None]
+Figures = dict[str, Any]
+SEED = 7
+ADAPTERS, SLOTS, CLIENTS, MAX_TOKENS = 64, 8, 4, 4
+SIDES = ("floe", "lru")
+TRACE_REQUESTS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One kind of requests: `routed` ones say "auto", the others an adapter's name.
+
+    `read_mb_s` is the modelled bandwidth of reads of adapters, 0 = the disk's own.
+    """
+
+    name: str
+    routed: bool
+    read_mb_s: float
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is measured. The first `warmup` requests of a phase are not counted."""
+
+    phases: tuple[Phase, ...]
+    warmup: int
+    stretches: int
+    rate_s: float
+    latency_ms: float = 30.0
+
+
+SLOW_MB_S = 4.0
+QUICK = Plan(
+    phases=(
+        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=44),
+        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=28),
+        Phase(name="disk", routed=True, read_mb_s=0.0, requests=24),
+    ),
+    warmup=8, stretches=2, rate_s=5.0,
+)  # fmt: skip
+FULL = Plan(
+    phases=(
+        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=640),
+        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=640),
+        Phase(name="disk", routed=True, read_mb_s=0.0, requests=320),
+        Phase(name="disk_named", routed=False, read_mb_s=0.0, requests=320),
+    ),
+    warmup=40, stretches=4, rate_s=4.0,
+)  # fmt: skip
+
+
+def paging_benchmark(full: bool, say: Say) -> Figures:
+    """The figures of the live server's paging; a field that was not measured is None."""
+    plan = FULL if full else QUICK
+    ensure(ModelConfig().name, home=home())
+    ensure(EMBEDDING, home=home())
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory(prefix="floe-paging-") as scratch:
+        folder = Path(scratch)
+        say(f"adding {ADAPTERS} adapters to a store")
+        fleet = make_fleet(folder)
+        for phase in plan.phases:
+            wanted = requests_of(phase, plan, fleet["names"], seed=SEED)
+            measured = _measured(folder, fleet, phase, plan, wanted, say)
+            figures |= phase_figures(phase, measured, plan)
+    return {
+        **goal_figures(figures),
+        **figures,
+        "model": ModelConfig().name,
+        "threads": 1,
+        "seed": SEED,
+        "adapters": ADAPTERS,
+        "adapters_that_fit": SLOTS,
+        "adapter_bytes": fleet["most_bytes"],
+        "clients": CLIENTS,
+        "max_tokens": MAX_TOKENS,
+        "arrivals": "ServeGen m-small, 43 clients and 21 of them half a trace later",
+        "reads": f"modelled: {SLOW_MB_S:g} MB/s and {plan.latency_ms:g} ms a read; disk_* as it is",
+        "baseline": ", ".join(f"{k}={v}" for k, v in baseline_settings().items()) or None,
+        **versions(llama_build=None),
+    }
+
+
+def goal_figures(figures: Mapping[str, Any]) -> Figures:
+    """The headline, and what must be none: errors of any phase."""
+    errors = [v for k, v in figures.items() if k.endswith("errors")]
+    return {"errors": sum(errors), "requests": sum(
+        v for k, v in figures.items() if k.endswith("requests_each")
+    ) * len(SIDES)}  # fmt: skip
+
+
+# --- the two servers
+
+
+def baseline_settings() -> dict[str, str]:
+    """The settings that make a plain server, of those this version has."""
+    plain = {
+        ("adapters", "policy"): "lru",
+        ("adapters", "prefetch"): "off",
+        ("routing", "learner"): "gate",
+    }
+    known = {"adapters": AdaptersConfig, "routing": RoutingConfig}
+    return {
+        f"{section}.{name}": value
+        for (section, name), value in plain.items()
+        if name in {f.name for f in dataclasses.fields(known[section])}  # type: ignore[arg-type]
+    }
+
+
+def config_text(side: str, budget_bytes: int) -> str:
+    """The configuration of one side."""
+    sections: dict[str, dict[str, str]] = {
+        "model": {"threads": "1", "context_tokens": "512"},
+        "privacy": {"ner": '"off"', "ledger": "false"},
+        "adapters": {"budget_bytes": str(budget_bytes), "shipped": "false"},
+        "routing": {"top_k": "1", "threshold": "0.0"},
+    }
+    if "host_bytes" in {f.name for f in dataclasses.fields(AdaptersConfig)}:
+        sections["adapters"]["host_bytes"] = "0"
+    if side == "lru":
+        for name, value in baseline_settings().items():
+            section, _, key = name.partition(".")
+            sections[section][key] = f'"{value}"'
+    return "\n".join(
+        f"[{section}]\n" + "".join(f"{k} = {v}\n" for k, v in values.items())
+        for section, values in sections.items()
+    )
+
+
+def make_fleet(folder: Path) -> dict[str, Any]:
+    """A store with the adapters under `folder`/fleet, made by a child process.
+
+    Raises:
+        FloeError: it failed; the child's stderr says why.
+    """
+    base = folder / "fleet"
+    base.mkdir()
+    (base / "models").symlink_to((home() / "models").resolve())
+    config = base / "floe.toml"
+    config.write_text(config_text("floe", 0), encoding="utf-8")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "floe.evaluation.paging_fleet"),
+            *(str(base), str(config), str(ADAPTERS)),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(bare=False),
+        check=False,
+    )
+    if done.returncode:
+        raise FloeError(f"making the adapters ended with code {done.returncode}; see above")
+    out: dict[str, Any] = json.loads(done.stdout)
+    return out
+
+
+@contextmanager
+def _servers(
+    folder: Path, fleet: Mapping[str, Any], phase: Phase, plan: Plan
+) -> Iterator[dict[str, str]]:
+    """Both servers with stores of their own, which share the adapters' files."""
+    pace = folder / f"pace-{phase.name}"
+    pace.write_text(f"{phase.read_mb_s} {plan.latency_ms}", encoding="utf-8")
+    urls = {}
+    with ExitStack() as stack:
+        for side in SIDES:
+            own = folder / f"{phase.name}-{side}"
+            own.mkdir()
+            (own / "models").symlink_to((home() / "models").resolve())
+            (own / "adapters").symlink_to(folder / "fleet" / "adapters")
+            config = own / "floe.toml"
+            text = config_text(side, SLOTS * fleet["most_bytes"])
+            config.write_text(text, encoding="utf-8")
+            module = ("floe.evaluation.slow_reads", str(pace))
+            running = stack.enter_context(floe_server(own, config, module=module))
+            urls[side] = running.url
+        yield urls
+
+
+# --- what is asked
+
+
+def requests_of(phase: Phase, plan: Plan, names: Sequence[str], *, seed: int) -> list[Wanted]:
+    """A piece from the busiest day of the trace, sped up so that `rate_s` arrive a second."""
+    at_s, key = arrivals(len(names), seed=seed)
+    n = plan.warmup + phase.requests
+    start = int(np.searchsorted(at_s, at_s[-1] / 2)) + 400 * _phase_number(phase)
+    piece = slice(start, start + n)
+    due_s = at_s[piece] - at_s[start]
+    due_s *= n / plan.rate_s / max(float(due_s[-1]), 1.0)
+    turns = np.random.default_rng([seed, n]).integers(0, 1 << 30, n)
+    wanted = []
+    for due, topic, turn in zip(due_s.tolist(), key[piece].tolist(), turns.tolist(), strict=True):
+        prompts = prompts_of(topic)
+        model = "auto" if phase.routed else names[topic]
+        prompt = prompts[turn % len(prompts)]
+        wanted.append(Wanted(at_s=due, model=model, prompt=prompt, max_tokens=MAX_TOKENS))
+    return wanted
+
+
+def arrivals(n_adapters: int, *, seed: int) -> tuple[Any, Any]:
+    """Times and adapters of the whole trace: ServeGen's clients, some twice, half a trace apart."""
+    rates_CW, variations_CW = packed_servegen()
+    extra = n_adapters - len(rates_CW)
+    half = rates_CW.shape[1] // 2
+    rates = np.concatenate([rates_CW, np.roll(rates_CW[:extra], half, axis=1)])[:n_adapters]
+    variations = np.concatenate([variations_CW, np.roll(variations_CW[:extra], half, axis=1)])
+    if rates.shape[1] * WINDOW_S <= 0:
+        raise FloeError("the shipped ServeGen trace is empty")
+    return servegen(rates, variations[:n_adapters], n=TRACE_REQUESTS, seed=seed)
+
+
+def _phase_number(phase: Phase) -> int:
+    """Phases of one kind of reads take the same piece of the trace."""
+    return int(phase.read_mb_s > 0)
+
+
+# --- measuring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One side's answers without the warm-up, and what its cache counted meanwhile."""
+
+    got: tuple[Got, ...]
+    counted: Mapping[str, float]
+
+
+def _measured(
+    folder: Path,
+    fleet: Mapping[str, Any],
+    phase: Phase,
+    plan: Plan,
+    wanted: Sequence[Wanted],
+    say: Say,
+) -> dict[str, Measured]:
+    got: dict[str, list[Got]] = {side: [] for side in SIDES}
+    with _servers(folder, fleet, phase, plan) as urls:
+        for side in SIDES:
+            ask_all(urls[side], _shifted(wanted[: plan.warmup]), clients=CLIENTS)
+        before = {side: cache_figures(urls[side]) for side in SIDES}
+        pieces = np.array_split(np.arange(plan.warmup, len(wanted)), plan.stretches)
+        for i, piece in enumerate(pieces):
+            stretch = _shifted([wanted[j] for j in piece])
+            for side in SIDES if i % 2 == 0 else reversed(SIDES):
+                got[side] += ask_all(urls[side], stretch, clients=CLIENTS)
+            say(f"paging {phase.name or 'routed'}: stretch {i + 1} of {plan.stretches}")
+        after = {side: cache_figures(urls[side]) for side in SIDES}
+    return {
+        side: Measured(
+            got=tuple(got[side]),
+            counted={k: v - before[side].get(k, 0.0) for k, v in after[side].items()},
+        )
+        for side in SIDES
+    }
+
+
+def _shifted(wanted: Sequence[Wanted]) -> list[Wanted]:
+    """The same requests, the first one due at once."""
+    first_s = wanted[0].at_s if wanted else 0.0
+    return [dataclasses.replace(w, at_s=w.at_s - first_s) for w in wanted]
+
+
+def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) -> Figures:
+    """The fields of one phase, their names behind the phase's."""
+    prefix = f"{phase.name}_" if phase.name else ""
+    out: Figures = {}
+    for side, one in measured.items():
+        ttft_ms = [1000 * g.ttft_s for g in one.got if g.ttft_s is not None]
+        counted = one.counted
+        uses = counted.get("hits_total", 0) + counted.get("misses_total", 0)
+        out |= {
+            f"{side}_ttft_p50_ms": _percentile(ttft_ms, 50),
+            f"{side}_ttft_p95_ms": _percentile(ttft_ms, 95),
+            f"{side}_ttft_mean_ms": float(np.mean(ttft_ms)) if ttft_ms else None,
+            f"{side}_hit_rate": counted.get("hits_total", 0) / uses if uses else None,
+            f"{side}_errors": sum(g.ttft_s is None for g in one.got),
+        }
+        for name in ("reloads", "evictions", "prefetches", "prefetch_used", "prefetch_wasted"):
+            out[f"{side}_{name}"] = counted.get(f"{name}_total")
+    for name in ("p95", "p50", "mean"):
+        ours, theirs = (out[f"{side}_ttft_{name}_ms"] for side in SIDES)
+        out[f"ttft_{name}_ratio_lru"] = ours / theirs if ours and theirs else None
+    out["requests_each"] = phase.requests
+    out["read_mb_s"] = phase.read_mb_s or None
+    out["rate_s"] = plan.rate_s
+    return {f"{prefix}{name}": value for name, value in out.items()}
+
+
+def _percentile(values: Sequence[float], q: float) -> float | None:
+    return float(np.percentile(values, q)) if values else None
