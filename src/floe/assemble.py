@@ -38,12 +38,14 @@ from floe.privacy.guard import guarded
 from floe.privacy.ledger import EgressLedger
 from floe.privacy.masked import egress_reason, for_cloud
 from floe.routing.embed import StaticEmbedding, shipped_background
+from floe.routing.learner import Learner
 from floe.routing.router import Router
 
 EMBEDDING = "wordllama-256"
 NER = "rampart-ner"
 LEDGER = "egress.jsonl"
 FUSION = "fusion"
+ROUTING = "routing"
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
 
 
@@ -207,14 +209,33 @@ def open_router(
     store: AdapterStore,
     embedding: StaticEmbedding,
     cache: AdapterCache[LlamaAdapter] | None = None,
+    *,
+    home: Path | None = None,
 ) -> Router:
-    """The router over what is in the store now, without what `cache` knows cannot be loaded."""
+    """The router over what is in the store now, without what `cache` knows cannot be loaded.
+
+    With a `home` it goes on from what was learned there, and saves what it learns.
+    """
+    tenants, learner = config.tenants, None
+    if config.routing.learner == "bandit":
+        name = f"{engine.info.digest[:16]}.safetensors"
+        learner = Learner(
+            config=config.routing,
+            encoder_digest=embedding.digest,
+            embedding_width=embedding.width,
+            model=engine.info.digest,
+            path=home / ROUTING / name if home is not None else None,
+        )
     return Router(
         embedding=embedding,
         adapters=lambda: [s.manifest for s in store.list()],
         base_names=[engine.info.name.lower()],
         config=config.routing,
         fault=cache.fault if cache is not None else lambda _manifest: "",
+        learner=learner,
+        resident=cache.is_resident if cache is not None else lambda _digest: True,
+        load_ms=(lambda m: cache.load_ms(m.digest)) if cache is not None else lambda _m: 0.0,
+        allowed=lambda tenant: (tenants[tenant].adapters or None) if tenant in tenants else None,
     )
 
 
@@ -338,7 +359,8 @@ def edge(
         )
         gate = open_gate(config, home=home)
         embedding = open_embedding(home=home, progress=progress)
-        router = open_router(config, engine, store, embedding, cache)
+        router = open_router(config, engine, store, embedding, cache, home=home)
+        stack.callback(router.close)
         cloud = open_cloud(
             config.cloud,
             secrets,
