@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Span
+from floe.privacy.ner_int8 import with_int8
 from floe.privacy.ner_names import PERSON_KINDS, PLACE_KINDS, Labelled
 from floe.privacy.ner_spans import spans_of
 from floe.privacy.normalise import normalise
@@ -66,7 +67,9 @@ class NerDetector:
             self._tokenizer: Any = Tokenizer.from_file(str(files.tokenizer))
             onnxruntime.disable_telemetry_events()
             self._session: Any = onnxruntime.InferenceSession(
-                str(files.model), sess_options=_options(onnxruntime), providers=[_PROVIDER]
+                with_int8(files.model.read_bytes()),
+                sess_options=_options(onnxruntime),
+                providers=[_PROVIDER],
             )
         except Exception as error:
             raise BadModel(
