@@ -1,8 +1,9 @@
 """`floe bench paging`: a live server with more adapters than fit, beside one with LRU alone.
 
-Two `floe serve` processes answer the same requests in turn, a stretch each: one as Floe is
-configured by default, the other with LRU, no prefetch and a router that does not learn. Requests
-follow ServeGen's clients, one client an adapter, in order and bursts; four clients send them.
+Two `floe serve` processes answer the same requests in turn, a stretch each: one with the learned
+policy, both prefetches and a router that knows what is in memory, the other with LRU, no prefetch
+and the gate alone. Requests follow ServeGen's clients, one client an adapter, in order and bursts;
+four clients send them. Neither keeps adapters in host memory: a miss is a read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from floe.assemble import EMBEDDING
-from floe.core.config import AdaptersConfig, ModelConfig, RoutingConfig, home
+from floe.core.config import ModelConfig, home
 from floe.core.errors import FloeError
 from floe.evaluation.cache_sources import WINDOW_S, packed_servegen, servegen
 from floe.evaluation.machine import versions
@@ -34,9 +35,19 @@ from floe.models.pull import ensure
 Say = Callable[[str], None]
 Figures = dict[str, Any]
 SEED = 7
-ADAPTERS, SLOTS, CLIENTS, MAX_TOKENS = 64, 8, 4, 4
+ADAPTERS, SLOTS, CLIENTS, MAX_TOKENS = 64, 8, 4, 2
 SIDES = ("floe", "lru")
-TRACE_REQUESTS = 4_000
+TRACE_REQUESTS = 1_000
+OURS = {
+    ("adapters", "policy"): "learned",
+    ("adapters", "prefetch"): "both",
+    ("routing", "learner"): "bandit",
+}
+PLAIN = {
+    ("adapters", "policy"): "lru",
+    ("adapters", "prefetch"): "off",
+    ("routing", "learner"): "gate",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +77,20 @@ class Plan:
 SLOW_MB_S = 4.0
 QUICK = Plan(
     phases=(
-        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=44),
-        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=28),
-        Phase(name="disk", routed=True, read_mb_s=0.0, requests=24),
+        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=20),
+        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=32),
+        Phase(name="disk", routed=True, read_mb_s=0.0, requests=12),
     ),
-    warmup=8, stretches=2, rate_s=5.0,
+    warmup=6, stretches=2, rate_s=4.0,
 )  # fmt: skip
 FULL = Plan(
     phases=(
-        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=640),
-        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=640),
-        Phase(name="disk", routed=True, read_mb_s=0.0, requests=320),
-        Phase(name="disk_named", routed=False, read_mb_s=0.0, requests=320),
+        Phase(name="named", routed=False, read_mb_s=SLOW_MB_S, requests=400),
+        Phase(name="", routed=True, read_mb_s=SLOW_MB_S, requests=400),
+        Phase(name="disk_named", routed=False, read_mb_s=0.0, requests=200),
+        Phase(name="disk", routed=True, read_mb_s=0.0, requests=200),
     ),
-    warmup=40, stretches=4, rate_s=4.0,
+    warmup=40, stretches=4, rate_s=3.0,
 )  # fmt: skip
 
 
@@ -93,10 +104,12 @@ def paging_benchmark(full: bool, say: Say) -> Figures:
         folder = Path(scratch)
         say(f"adding {ADAPTERS} adapters to a store")
         fleet = make_fleet(folder)
-        for phase in plan.phases:
-            wanted = requests_of(phase, plan, fleet["names"], seed=SEED)
-            measured = _measured(folder, fleet, phase, plan, wanted, say)
-            figures |= phase_figures(phase, measured, plan)
+        with _servers(folder, fleet) as servers:
+            for phase in plan.phases:
+                servers.read_at(phase.read_mb_s, plan.latency_ms)
+                wanted = requests_of(phase, plan, fleet["names"], seed=SEED)
+                measured = _measured(servers.urls, phase, plan, wanted, say)
+                figures |= phase_figures(phase, measured, plan)
     return {
         **goal_figures(figures),
         **figures,
@@ -110,7 +123,8 @@ def paging_benchmark(full: bool, say: Say) -> Figures:
         "max_tokens": MAX_TOKENS,
         "arrivals": "ServeGen m-small, 43 clients and 21 of them half a trace later",
         "reads": f"modelled: {SLOW_MB_S:g} MB/s and {plan.latency_ms:g} ms a read; disk_* as it is",
-        "baseline": ", ".join(f"{k}={v}" for k, v in baseline_settings().items()) or None,
+        "ours": ", ".join(f"{s}.{k}={v}" for (s, k), v in OURS.items()),
+        "baseline": ", ".join(f"{s}.{k}={v}" for (s, k), v in PLAIN.items()),
         **versions(llama_build=None),
     }
 
@@ -126,35 +140,16 @@ def goal_figures(figures: Mapping[str, Any]) -> Figures:
 # --- the two servers
 
 
-def baseline_settings() -> dict[str, str]:
-    """The settings that make a plain server, of those this version has."""
-    plain = {
-        ("adapters", "policy"): "lru",
-        ("adapters", "prefetch"): "off",
-        ("routing", "learner"): "gate",
-    }
-    known = {"adapters": AdaptersConfig, "routing": RoutingConfig}
-    return {
-        f"{section}.{name}": value
-        for (section, name), value in plain.items()
-        if name in {f.name for f in dataclasses.fields(known[section])}  # type: ignore[arg-type]
-    }
-
-
 def config_text(side: str, budget_bytes: int) -> str:
     """The configuration of one side."""
     sections: dict[str, dict[str, str]] = {
         "model": {"threads": "1", "context_tokens": "512"},
         "privacy": {"ner": '"off"', "ledger": "false"},
-        "adapters": {"budget_bytes": str(budget_bytes), "shipped": "false"},
+        "adapters": {"budget_bytes": str(budget_bytes), "host_bytes": "0", "shipped": "false"},
         "routing": {"top_k": "1", "threshold": "0.0"},
     }
-    if "host_bytes" in {f.name for f in dataclasses.fields(AdaptersConfig)}:
-        sections["adapters"]["host_bytes"] = "0"
-    if side == "lru":
-        for name, value in baseline_settings().items():
-            section, _, key = name.partition(".")
-            sections[section][key] = f'"{value}"'
+    for (section, key), value in (PLAIN if side == "lru" else OURS).items():
+        sections[section][key] = f'"{value}"'
     return "\n".join(
         f"[{section}]\n" + "".join(f"{k} = {v}\n" for k, v in values.items())
         for section, values in sections.items()
@@ -188,17 +183,27 @@ def make_fleet(folder: Path) -> dict[str, Any]:
     return out
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Servers:
+    """Addresses by side, and the file that says how fast both read adapters."""
+
+    urls: Mapping[str, str]
+    pace: Path
+
+    def read_at(self, mb_s: float, latency_ms: float) -> None:
+        """From now on reads take so long; 0 MB/s = as the disk is."""
+        self.pace.write_text(f"{mb_s} {latency_ms}", encoding="utf-8")
+
+
 @contextmanager
-def _servers(
-    folder: Path, fleet: Mapping[str, Any], phase: Phase, plan: Plan
-) -> Iterator[dict[str, str]]:
-    """Both servers with stores of their own, which share the adapters' files."""
-    pace = folder / f"pace-{phase.name}"
-    pace.write_text(f"{phase.read_mb_s} {plan.latency_ms}", encoding="utf-8")
+def _servers(folder: Path, fleet: Mapping[str, Any]) -> Iterator[_Servers]:
+    """Both servers with homes of their own, which share the adapters' files."""
+    pace = folder / "pace"
+    pace.write_text("0 0", encoding="utf-8")
     urls = {}
     with ExitStack() as stack:
         for side in SIDES:
-            own = folder / f"{phase.name}-{side}"
+            own = folder / side
             own.mkdir()
             (own / "models").symlink_to((home() / "models").resolve())
             (own / "adapters").symlink_to(folder / "fleet" / "adapters")
@@ -206,19 +211,18 @@ def _servers(
             text = config_text(side, SLOTS * fleet["most_bytes"])
             config.write_text(text, encoding="utf-8")
             module = ("floe.evaluation.slow_reads", str(pace))
-            running = stack.enter_context(floe_server(own, config, module=module))
-            urls[side] = running.url
-        yield urls
+            urls[side] = stack.enter_context(floe_server(own, config, module=module)).url
+        yield _Servers(urls=urls, pace=pace)
 
 
 # --- what is asked
 
 
 def requests_of(phase: Phase, plan: Plan, names: Sequence[str], *, seed: int) -> list[Wanted]:
-    """A piece from the busiest day of the trace, sped up so that `rate_s` arrive a second."""
+    """A piece of the trace, an eighth in, sped up so that `rate_s` arrive a second on average."""
     at_s, key = arrivals(len(names), seed=seed)
     n = plan.warmup + phase.requests
-    start = int(np.searchsorted(at_s, at_s[-1] / 2)) + 400 * _phase_number(phase)
+    start = len(at_s) // 8
     piece = slice(start, start + n)
     due_s = at_s[piece] - at_s[start]
     due_s *= n / plan.rate_s / max(float(due_s[-1]), 1.0)
@@ -244,11 +248,6 @@ def arrivals(n_adapters: int, *, seed: int) -> tuple[Any, Any]:
     return servegen(rates, variations[:n_adapters], n=TRACE_REQUESTS, seed=seed)
 
 
-def _phase_number(phase: Phase) -> int:
-    """Phases of one kind of reads take the same piece of the trace."""
-    return int(phase.read_mb_s > 0)
-
-
 # --- measuring
 
 
@@ -261,25 +260,19 @@ class Measured:
 
 
 def _measured(
-    folder: Path,
-    fleet: Mapping[str, Any],
-    phase: Phase,
-    plan: Plan,
-    wanted: Sequence[Wanted],
-    say: Say,
+    urls: Mapping[str, str], phase: Phase, plan: Plan, wanted: Sequence[Wanted], say: Say
 ) -> dict[str, Measured]:
     got: dict[str, list[Got]] = {side: [] for side in SIDES}
-    with _servers(folder, fleet, phase, plan) as urls:
-        for side in SIDES:
-            ask_all(urls[side], _shifted(wanted[: plan.warmup]), clients=CLIENTS)
-        before = {side: cache_figures(urls[side]) for side in SIDES}
-        pieces = np.array_split(np.arange(plan.warmup, len(wanted)), plan.stretches)
-        for i, piece in enumerate(pieces):
-            stretch = _shifted([wanted[j] for j in piece])
-            for side in SIDES if i % 2 == 0 else reversed(SIDES):
-                got[side] += ask_all(urls[side], stretch, clients=CLIENTS)
-            say(f"paging {phase.name or 'routed'}: stretch {i + 1} of {plan.stretches}")
-        after = {side: cache_figures(urls[side]) for side in SIDES}
+    for side in SIDES:
+        ask_all(urls[side], _shifted(wanted[: plan.warmup]), clients=CLIENTS)
+    before = {side: cache_figures(urls[side]) for side in SIDES}
+    pieces = np.array_split(np.arange(plan.warmup, len(wanted)), plan.stretches)
+    for i, piece in enumerate(pieces):
+        stretch = _shifted([wanted[j] for j in piece])
+        for side in SIDES if i % 2 == 0 else reversed(SIDES):
+            got[side] += ask_all(urls[side], stretch, clients=CLIENTS)
+        say(f"paging {phase.name or 'routed'}: stretch {i + 1} of {plan.stretches}")
+    after = {side: cache_figures(urls[side]) for side in SIDES}
     return {
         side: Measured(
             got=tuple(got[side]),

@@ -52,7 +52,7 @@ def write_adapter(folder: Path, topic: int, *, seed: int) -> Path:
 
 
 def add_fleet(store: AdapterStore, embedding: Embedding, n: int, *, seed: int) -> dict[str, Any]:
-    """Put `n` adapters into the store; their names in order of topic, and the largest one's bytes."""
+    """Put `n` adapters into the store; their names by topic, and the largest one's bytes."""
     names, sizes = [], []
     with tempfile.TemporaryDirectory(prefix="floe-fleet-") as scratch:
         for topic in range(n):
