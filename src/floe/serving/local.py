@@ -10,7 +10,6 @@ from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
 from itertools import accumulate
-from typing import Any
 
 from floe import __version__
 from floe.adapters.slots import TenantFigures
@@ -25,7 +24,7 @@ from floe.core.token import Event, Started
 from floe.routing.router import AUTO
 from floe.serving.adapter_admin import StoreAdmin
 from floe.serving.hot_answers import HotAnswers, Judges
-from floe.serving.service import Embedder, Feedback, Figure, ModelRecord, Service, Spread
+from floe.serving.service import Embedder, Figure, ModelRecord, Service, Spread
 from floe.serving.usage_log import USAGE, UsageLog
 
 log = logging.getLogger("floe.serving")
@@ -69,9 +68,14 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
         admin_key=secrets.admin_key,
         base_names={edge.engine.info.name},
         admin=StoreAdmin(
-            store=edge.store, cache=edge.cache, folder=edge.config.serve.adapter_folder
+            store=edge.store,
+            cache=edge.cache,
+            folder=edge.config.serve.adapter_folder,
+            gone=edge.router.forget,
         ),
-        feedback=_learner(edge),
+        feedback=lambda said: edge.router.feedback(
+            said.request_id, thumbs=said.thumbs, metric=said.metric
+        ),
     )
 
 
@@ -115,18 +119,6 @@ def _recorded(
     return recorded
 
 
-def _learner(edge: Edge) -> Callable[[Feedback], bool] | None:
-    """The router's ear for feedback; None while it has none."""
-    router: Any = edge.router
-    if not hasattr(router, "feedback"):
-        return None
-
-    def heard(said: Feedback) -> bool:
-        return bool(router.feedback(said.request_id, thumbs=said.thumbs, metric=said.metric))
-
-    return heard
-
-
 def hot_answers(edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]]) -> HotAnswers:
     """`ask` with the memory for public answers that the configuration gives it."""
     config = edge.config.serve
@@ -160,14 +152,15 @@ def versions(edge: Edge) -> dict[str, object]:
 
 
 def counters(edge: Edge) -> Mapping[str, float]:
-    """Totals and gauges of the adapter cache and the cloud's client, and open sessions."""
+    """Totals and gauges of the adapter cache, the cloud's client and the router; open sessions."""
     renamed = {
         f"adapter_{k}" if k in GAUGES else f"adapter_{k}_total": float(v)
         for k, v in asdict(edge.cache.counters()).items()
     }
     cloud = edge.parts.cloud
     asked = cloud.counters().figures() if isinstance(cloud, LogitCloud | OpenAICloud) else {}
-    return {**renamed, **asked, "engine_open_sessions": float(edge.engine.open_sessions)}
+    routed = edge.router.counters()
+    return {**renamed, **asked, **routed, "engine_open_sessions": float(edge.engine.open_sessions)}
 
 
 def figures(edge: Edge) -> Sequence[Figure | Spread]:
