@@ -3,8 +3,9 @@
     python scripts/evaluate_routing.py --data shared/data
     python scripts/evaluate_routing.py --data shared/data --write src/floe
 
-The second form also writes what the figures are based on: `routing/background.json`, and
-`centroid.json` in the folder of each shipped adapter.
+The second form also writes what the figures are based on: `routing/background.json`,
+`routing/context_basis.npz` (what the learner sees of a prompt), and `centroid.json` in the folder
+of each shipped adapter.
 
 Temperature and threshold are chosen on validation prompts of the adapters' data and on one half
 of the general prompts; every figure printed under "held_out" comes from prompts that neither the
@@ -32,9 +33,11 @@ from floe.core.config import RoutingConfig, home
 from floe.models.pull import ensure
 from floe.routing.centroid import centroid_of
 from floe.routing.embed import StaticEmbedding, shipped_background
+from floe.routing.features import basis_of
 from floe.routing.gate import gate
 
 SEED, HELD_OUT, VALIDATION = 17, 96, 32
+BASIS_WIDTH, BASIS_PROMPTS = 64, 240
 TEMPERATURES = (0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2)
 THRESHOLDS = tuple(round(0.1 + 0.01 * i, 2) for i in range(41))
 Array = NDArray[np.float64]
@@ -170,6 +173,17 @@ def write_centroids(package: Path, centroids: dict[str, Centroid]) -> None:
             print(f"no folder {folder}: centroid not written", file=sys.stderr)
 
 
+def write_basis(package: Path, embedding: StaticEmbedding, kinds: list[list[str]]) -> None:
+    """Directions in which training prompts differ most, each kind with at most as many prompts."""
+    rows_NW = [embedding(text) for texts in kinds for text in texts[:BASIS_PROMPTS]]
+    basis_WD = basis_of(np.array(rows_NW, dtype=np.float64), BASIS_WIDTH)
+    np.savez_compressed(
+        package / "routing" / "context_basis.npz",
+        basis_WD=basis_WD.astype(np.float16),
+        encoder_digest=np.array(embedding.digest),
+    )
+
+
 def vars_of(centroid: Centroid) -> dict[str, Any]:
     return {"encoder_digest": centroid.encoder_digest, "vector": list(centroid.vector)}
 
@@ -209,6 +223,8 @@ def main() -> None:
     }
     if args.write:
         write_centroids(args.write, centroids)
+        trained = [[e.prompt for e in parts.train] for parts in splits.values()]
+        write_basis(args.write, embedding, [*trained, *general_choose.values()])
     centroids_KD = np.array([c.vector for c in centroids.values()])
 
     def kind(name: str, texts: list[str], label: int | None) -> Prompts:

@@ -19,6 +19,7 @@ from floe.adapters.epochs import EpochController, EpochSettings
 from floe.core.config import RoutingConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route, Share
+from floe.evaluation.routing_worlds import World
 from floe.routing.learner import Learner
 
 FloatArray = NDArray[np.float64]
@@ -129,10 +130,14 @@ class LinUcb:
     """The router's learner; blind to costs unless `costs` (nats for a load of each) are given."""
 
     def __init__(
-        self, memory: Memory, config: RoutingConfig, *, width: int, costs: FloatArray | None = None
-    ) -> None:
+        self, memory: Memory, config: RoutingConfig, *, world: World,
+        costs: FloatArray | None = None,
+    ) -> None:  # fmt: skip
         self.memory, self._config, self._costs = memory, config, costs
-        self.learner = Learner(config=config, encoder_digest="bench", embedding_width=width)
+        self.learner = Learner(
+            config=config, encoder_digest=world.encoder_digest,
+            embedding_width=world.embeddings.shape[1],
+        )  # fmt: skip
         self._digests = tuple(str(n) for n in range(len(memory.mask)))
         self._none = np.zeros(len(memory.mask))
 
@@ -156,10 +161,10 @@ class EpsilonGreedy(LinUcb):
     """The same regression and costs without a bonus; now and then any adapter at random."""
 
     def __init__(
-        self, memory: Memory, config: RoutingConfig, *, width: int, costs: FloatArray | None,
+        self, memory: Memory, config: RoutingConfig, *, world: World, costs: FloatArray | None,
         epsilon: float, seed: int,
     ) -> None:  # fmt: skip
-        super().__init__(memory, config, width=width, costs=costs)
+        super().__init__(memory, config, world=world, costs=costs)
         self._epsilon, self._rng = epsilon, np.random.default_rng(seed)
 
     def choose(self, embedding: NDArray[np.float32], cos_N: FloatArray) -> int:
@@ -174,11 +179,11 @@ class Polar(LinUcb):
     """Cache-aware LinUCB with the epoch controller choosing what is in memory."""
 
     def __init__(
-        self, memory: Memory, config: RoutingConfig, *, width: int, costs: FloatArray,
-        centroids: NDArray[np.float32], n_bytes: Sequence[int], epochs: EpochSettings,
+        self, memory: Memory, config: RoutingConfig, *, world: World, costs: FloatArray,
+        epochs: EpochSettings,
     ) -> None:  # fmt: skip
-        super().__init__(memory, config, width=width, costs=costs)
-        self._load_costs, self._centroids, self._sizes = costs, centroids, n_bytes
+        super().__init__(memory, config, world=world, costs=costs)
+        self._load_costs, self._world = costs, world
         self.controller = EpochController(epochs)
         self._to_try: dict[int, int] = {}
 
@@ -199,10 +204,10 @@ class Polar(LinUcb):
         super().learn(embedding, cos_N, chosen, utility)
         if not self.controller.tick():
             return []
-        outlook = self.learner.outlook(self._digests, self._centroids)
+        outlook = self.learner.outlook(self._digests, self._world.centroids)
         plan = self.controller.plan(
             digests=outlook.digests, utilities=outlook.utilities, costs=self._load_costs,
-            n_bytes=self._sizes, samples=outlook.samples, budget_bytes=self.memory.budget,
+            n_bytes=self._world.n_bytes, samples=outlook.samples, budget_bytes=self.memory.budget,
             current=[str(k) for k in np.flatnonzero(self.memory.mask)],
         )  # fmt: skip
         self._to_try = {int(digest): pulls for digest, pulls in plan.explore}

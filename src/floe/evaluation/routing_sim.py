@@ -67,24 +67,21 @@ def policies(
     world: World, config: RoutingConfig, costs: FloatArray, epochs: EpochSettings, *, seed: int
 ) -> dict[str, Callable[[], Policy]]:
     """The cache-aware bandit with epochs, and what it is compared with."""
-    width = world.embeddings.shape[1]
-
     def memory() -> Memory:
         return Memory(world.n_bytes, world.budget_bytes)
 
     return {
         "ours": lambda: Polar(
-            memory(), config, width=width, costs=costs, centroids=world.centroids,
-            n_bytes=world.n_bytes, epochs=epochs,
+            memory(), config, world=world, costs=costs, epochs=epochs,
         ),
         "static_gate": lambda: Gate(
             StaticMemory(world.n_bytes, world.budget_bytes, gate_set(world, config, costs)), config
         ),
         "lru_gate": lambda: Gate(memory(), config),
         "edgelora": lambda: EdgeLora(memory(), config),
-        "blind_linucb": lambda: LinUcb(memory(), config, width=width),
+        "blind_linucb": lambda: LinUcb(memory(), config, world=world),
         "epsilon_greedy": lambda: EpsilonGreedy(
-            memory(), config, width=width, costs=costs, epsilon=EPSILON, seed=seed
+            memory(), config, world=world, costs=costs, epsilon=EPSILON, seed=seed
         ),
     }  # fmt: skip
 

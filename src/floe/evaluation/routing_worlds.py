@@ -30,6 +30,7 @@ class World:
     """
 
     name: str
+    encoder_digest: str
     embeddings: NDArray[np.float32]
     centroids: NDArray[np.float32]
     worth: FloatArray
@@ -67,7 +68,7 @@ def load_times(loads: list[dict[str, float]], n_bytes: FloatArray) -> FloatArray
 
 
 def generated(
-    *, requests: int, seed: int, adapters: int = 64, topics: int = 24, width: int = 64,
+    *, requests: int, seed: int, adapters: int = 64, topics: int = 24, width: int = 32,
     resident_share: float = 0.125,
 ) -> World:  # fmt: skip
     """Topics with Zipf popularity; 64 adapters of rank 4 to 64, an eighth of their bytes fits."""
@@ -83,13 +84,14 @@ def generated(
     around[general] = rng.standard_normal((int(general.sum()), width))
     embeddings = _unit(around)
     aims = _unit(centroids + 0.5 * rng.standard_normal((adapters, width)) / np.sqrt(width))
-    quality = 0.3 * rng.standard_normal(adapters)
+    quality = 0.2 * rng.standard_normal(adapters)
     gain = rng.uniform(1.2, 2.4, adapters)
-    worth = gain * (embeddings @ aims.T - 0.25) + quality * (embeddings @ centroids.T > 0.25)
+    worth = gain * (embeddings @ aims.T - 0.25) + quality
     ranks = rng.choice([4, 8, 16, 32, 64], size=adapters)
     n_bytes = ranks * 610_000  # F16, all seven projections of 30 layers (SmolLM2-135M)
     return World(
         name="generated",
+        encoder_digest="generated",
         embeddings=embeddings.astype(np.float32),
         centroids=centroids.astype(np.float32),
         worth=worth,
@@ -127,6 +129,7 @@ def replay(*, requests: int, seed: int, centroids: NDArray[np.float32], part: st
     n_bytes = np.full(adapters, 64 * 610_000)
     return World(
         name="replay",
+        encoder_digest=facts["encoder_digest"],
         embeddings=vector_PW[prompt_T].astype(np.float32),
         centroids=centroids,
         worth=(loss_PA[:, :1] - loss_PA[:, 1:])[prompt_T],
