@@ -8,6 +8,7 @@ from typing import Any
 
 from floe.core.errors import BadConfig, FloeError, NotFound
 
+_NO_LISTING = "the server's answer is no list of adapters: is this a Floe server?"
 _MALFORMED = "the server sent an event that is no part of an answer: is this a Floe server?"
 
 
@@ -38,6 +39,33 @@ def chat_once(
         raise FloeError(_refusal(reply.status_code, reply.content))
     data: dict[str, Any] = reply.json()
     return data
+
+
+def server_adapters(address: str, key: str | None) -> dict[str, Any]:
+    """`/v1/adapters` of the server: rows in `data`, figures in `cache` where they are shown.
+
+    Raises:
+        NotFound: no server answers there. FloeError: what it answered, as its message.
+    """
+    import httpx
+
+    try:
+        with httpx.Client(timeout=30, trust_env=False) as client:
+            reply = client.get(f"{address}/v1/adapters", headers=_headers(key))
+    except httpx.InvalidURL as error:
+        raise BadConfig(f"{address} is not a URL: {error}", param="url") from error
+    except httpx.HTTPError as error:
+        kind = type(error).__name__
+        raise NotFound(f"no Floe server at {address} ({kind}); start one with: floe up") from error
+    if reply.status_code != 200:
+        raise FloeError(_refusal(reply.status_code, reply.content))
+    try:
+        data = json.loads(reply.content)
+        if all(isinstance(row["id"], str) for row in data["data"]):
+            return dict(data)
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FloeError(_NO_LISTING) from error
+    raise FloeError(_NO_LISTING)
 
 
 def stream_chat(address: str, key: str | None, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

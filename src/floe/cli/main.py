@@ -12,6 +12,7 @@ from floe import __version__
 from floe.cli import (
     adapters,
     bench,
+    cache,
     chat,
     cloud,
     doctor,
@@ -59,6 +60,7 @@ app.command("cloud")(cloud.cloud)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
 app.add_typer(adapters.app, name="adapters")
+app.add_typer(cache.app, name="cache")
 app.add_typer(fusion.app, name="fusion")
 app.command("explain")(explain.explain)
 app.add_typer(privacy.app, name="privacy")

@@ -7,7 +7,11 @@ milliseconds and name: what `floe cache simulate` and `floe cache fit` read.
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 log = logging.getLogger("floe.serving")
@@ -19,6 +23,23 @@ _HEAD = "time,key,size,load_ms,tenant\n"
 def older(path: Path) -> Path:
     """Where the older half of a log lies."""
     return path.with_name(f"{path.stem}.1{path.suffix}")
+
+
+@contextmanager
+def joined(path: Path) -> Iterator[Path]:
+    """A log as one file: the older half, if there is one, comes first."""
+    if not older(path).is_file():
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / path.name
+        with whole.open("wb") as out:
+            for half in (older(path), path):
+                with half.open("rb") as part:
+                    if half == path:
+                        part.readline()  # its header
+                    shutil.copyfileobj(part, out)
+        yield whole
 
 
 class UsageLog:
