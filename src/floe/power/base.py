@@ -80,7 +80,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """A clock with the frequencies it takes, rising; two steps mean a continuous range if so said.
+    """A clock with the frequencies it takes, rising; a power limit's steps are watts.
 
     `is_continuous`: anything between the first and the last.
     """
@@ -154,21 +154,23 @@ class Knobs(Protocol):
 class ControlState:
     """What a controller sees before a step.
 
-    `tokens_left` is predicted. Slack is goal minus what is expected at the present clocks, in
-    milliseconds: `ttft_slack_ms` for the first token, `tpot_slack_ms` a token after it. `load` is
-    what other programs take, 0 to 1; `battery` 0 to 1, None on mains.
+    `tokens_left` is predicted. `ttft_left_ms` is the time until the first token is due;
+    `tpot_allowed_ms` what each token still to come may take so that the request's mean meets its
+    goal. `load` is what other programs take, 0 to 1; `battery` 0 to 1, None on mains; `waiting`
+    counts the requests behind this one.
     """
 
     phase: Phase
     prompt_tokens: int
     tokens_done: int
     tokens_left: float
-    ttft_slack_ms: float
-    tpot_slack_ms: float
+    ttft_left_ms: float
+    tpot_allowed_ms: float
     clocks: Clocks
     temperature_c: float
     load: float = 0.0
     battery: float | None = None
+    waiting: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Board models: published measurements in, latency and power of a step out. Always modelled."""

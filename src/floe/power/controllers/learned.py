@@ -1,0 +1,113 @@
+"""The learned controller: a small policy sets the price of time, costs learned online do the rest.
+
+At each step it takes the setting with the least energy plus price times time, among those whose
+time is within a margin of what the goals still allow. The policy (CLONE's two-layer network of
+under 1,000 parameters, section B.5) gives margin and price from where the request stands; what
+settings cost is a table of the board, corrected by every step (`controllers.online`).
+
+Legend: S settings, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from floe.power.base import ControlState, Goals, Step
+from floe.power.boards.model import BoardModel
+from floe.power.controllers.online import OnlineCosts
+from floe.power.controllers.policy import Policy
+
+N_FEATURES, N_OUTPUTS = 9, 2
+Mode = Literal["performance", "balanced", "saver"]
+STRETCH: Mapping[Mode, float] = {"performance": 0.5, "balanced": 1.0, "saver": 1.0}
+_WIDEST = 0.35  # of a goal: how far the margin moves from its middle
+_MIDDLE = 0.97
+_HOT_SHARE = 0.9  # of the temperature limit: from here on the coolest setting wins (10 % margin)
+_STAY = 0.01  # hysteresis: a change must save more than this share
+
+Vector = NDArray[np.float64]
+
+
+class Learned:
+    """Chooses by learned costs. The same state and history give the same choice."""
+
+    name = "learned"
+
+    def __init__(self, model: BoardModel, policy: Policy, *, mode: Mode = "balanced") -> None:
+        self._model, self._policy = model, policy
+        self.costs = OnlineCosts(model)
+        self._stretch = STRETCH[mode]
+        self._idle = int(np.argmin(model.idle_w_S + 1e-6 * model.decode_w_S))
+        self._fast = model.fastest
+        self._state: ControlState | None = None
+
+    def begin(self, goals: Goals) -> None:
+        """Goals come with every state."""
+
+    def decide(self, state: ControlState) -> dict[str, float]:
+        """MHz by domain for the next step."""
+        self._state = state
+        if state.phase == "idle":
+            return self._model.clocks(self._idle)
+        ms_S = self.costs.ms(
+            state.phase, prompt_tokens=state.prompt_tokens, done=state.tokens_done, load=state.load
+        )
+        watts_S = self.costs.watts(state.phase)
+        if state.temperature_c > _HOT_SHARE * self._model.thermal.limit_c:
+            return self._model.clocks(int(np.argmin(watts_S)))
+        allowed_ms = state.ttft_left_ms if state.phase == "prefill" else state.tpot_allowed_ms
+        fast_ms = float(ms_S[self._fast])
+        out = self._policy(features(state, allowed_ms / fast_ms, self._model))
+        margin = _MIDDLE + _WIDEST * float(np.tanh(out[0]))
+        price = float(np.exp(np.clip(out[1] - 4.0, -12.0, 3.0)))
+        return self._model.clocks(
+            self._cheapest(state, ms_S, watts_S, margin * self._stretch * allowed_ms, price)
+        )
+
+    def seen(self, step: Step) -> None:
+        """Correct the costs."""
+        state = self._state
+        if state is not None:
+            self.costs.seen(
+                step, prompt_tokens=state.prompt_tokens, done=state.tokens_done, load=state.load
+            )
+
+    def _cheapest(
+        self, state: ControlState, ms_S: Vector, watts_S: Vector, most_ms: float, price: float
+    ) -> int:
+        now = self._model.index_of(state.clocks)
+        units = state.tokens_left if state.phase == "decode" else 1.0
+        switch_S = np.full(len(ms_S), self._model.switch_ms / max(units, 1.0))
+        switch_S[now] = 0.0
+        whole_S = ms_S + switch_S
+        fits_S = whole_S <= most_ms
+        if not fits_S.any():
+            return int(np.argmin(whole_S))
+        fast_w = float(watts_S[self._fast])
+        cost_S = whole_S * (watts_S + price * fast_w)
+        best = int(np.argmin(np.where(fits_S, cost_S, np.inf)))
+        if fits_S[now] and cost_S[now] <= cost_S[best] * (1 + _STAY):
+            return now
+        return best
+
+
+def features(state: ControlState, room: float, model: BoardModel) -> Vector:
+    """Where a request stands, as numbers near one (F,). `room` is allowed over fastest time."""
+    limit_c = model.thermal.limit_c
+    return np.array(
+        [
+            1.0 if state.phase == "prefill" else 0.0,
+            float(np.log(min(max(room, 0.05), 20.0))),
+            float(np.log1p(state.tokens_left)) / 5.0,
+            float(np.log1p(state.tokens_done)) / 5.0,
+            min(state.waiting, 4) / 4.0,
+            state.load,
+            (limit_c - state.temperature_c) / limit_c,
+            1.0 if state.battery is None else state.battery,
+            model.switch_ms / 20.0,
+        ]
+    )
