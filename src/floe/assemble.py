@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floe.adapters.cache import AdapterCache
+from floe.adapters.host import HostMemory
 from floe.adapters.mix import MixCache
+from floe.adapters.pinned import check_pinned
+from floe.adapters.policies import make_policy
+from floe.adapters.policy import ReplacementPolicy
+from floe.adapters.remote import Remote
+from floe.adapters.remote_store import RemoteStore
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
 from floe.answer import Cloud, Fuse, Parts
@@ -44,6 +50,7 @@ from floe.routing.router import Router
 EMBEDDING = "wordllama-256"
 NER = "rampart-ner"
 LEDGER = "egress.jsonl"
+CACHE = "cache"
 FUSION = "fusion"
 ROUTING = "routing"
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
@@ -104,12 +111,92 @@ def model_files(name: str, *, home: Path, progress: Progress | None = None) -> P
 
 def open_store(config: Config, engine: LlamaCppEngine, *, home: Path) -> AdapterStore:
     """The adapter store of this model, with the shipped adapters put in once."""
-    folder = Path(config.adapters.folder) if config.adapters.folder else home / "adapters"
-    root = folder.expanduser() / safe_name(engine.info.name, what="model")
+    root = _store_root(config, engine, home=home)
     store = AdapterStore(root, engine.info, reserved={EMBEDDING})
     if config.adapters.shipped:
         _put_in_shipped(store, engine, root / "shipped.json")
     return store
+
+
+def _store_root(config: Config, engine: LlamaCppEngine, *, home: Path) -> Path:
+    folder = Path(config.adapters.folder) if config.adapters.folder else home / "adapters"
+    return folder.expanduser() / safe_name(engine.info.name, what="model")
+
+
+def open_source(
+    config: Config, engine: LlamaCppEngine, store: AdapterStore, *, home: Path
+) -> AdapterStore | RemoteStore:
+    """The store as it is served from: with the configured remote behind it, if there is one.
+
+    Raises:
+        Missing: the remote needs a package that is not installed.
+        BadConfig: adapters.remote cannot be read as a URL, or adapters.pinned cannot be kept.
+    """
+    adapters = config.adapters
+    source: AdapterStore | RemoteStore = store
+    if adapters.remote:
+        source = RemoteStore(
+            local=store,
+            remote=Remote(adapters.remote),
+            folder=_store_root(config, engine, home=home) / "remote",
+            model=engine.info,
+            disk_bytes=adapters.disk_bytes or 10 * adapters.budget_bytes,
+            pinned=adapters.pinned,
+        )
+    guaranteed = sum(t.guaranteed_bytes for t in config.tenants.values())
+    check_pinned(adapters.pinned, source.entries(), room_bytes=adapters.budget_bytes - guaranteed)
+    return source
+
+
+def policy_state(home: Path, policy: str) -> Path:
+    """Where what a replacement policy learned is kept; `floe cache fit` writes it."""
+    return home / CACHE / f"{policy}.json"
+
+
+def open_policy(name: str, *, home: Path) -> ReplacementPolicy:
+    """The replacement policy, going on from what it learned before, if that was kept.
+
+    Raises:
+        BadConfig: no policy of that name, or a kept state that cannot be used.
+    """
+    policy, path = make_policy(name), policy_state(home, name)
+    if path.is_file():
+        try:
+            policy.restore(json.loads(path.read_bytes()))
+        except (BadConfig, ValueError, AttributeError) as error:
+            raise BadConfig(f"{path}: {error}. Delete it, or run floe cache fit again") from error
+    return policy
+
+
+def open_cache(
+    config: Config, engine: LlamaCppEngine, source: AdapterStore | RemoteStore, *, home: Path
+) -> tuple[AdapterCache[LlamaAdapter], HostMemory]:
+    """The adapter cache as configured, and the host memory to be closed after it.
+
+    Raises:
+        BadConfig: a policy of that name is not known, or guarantees exceed the budget.
+    """
+    adapters = config.adapters
+    host = HostMemory(budget_bytes=adapters.host_bytes)
+    cache: AdapterCache[LlamaAdapter] = AdapterCache(
+        store=source,
+        load=engine.load_adapter,
+        unload=engine.unload_adapter,
+        budget_bytes=adapters.budget_bytes,
+        policy=open_policy(adapters.policy, home=home),
+        mix=MixCache(
+            folder=home / "mixes" / engine.info.digest[:16],
+            tensors=lambda digest: source.tensors(source.find("", digest)),
+            max_bytes=4 * adapters.budget_bytes,
+        ),
+        host=host,
+        tenants=config.tenants,
+        pinned=adapters.pinned,
+        prefetch=adapters.prefetch,
+        wait_ms=adapters.wait_ms,
+        max_overtaken=adapters.max_overtaken,
+    )
+    return cache, host
 
 
 def _put_in_shipped(store: AdapterStore, engine: LlamaCppEngine, marker: Path) -> None:
@@ -206,7 +293,7 @@ def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmb
 def open_router(
     config: Config,
     engine: LlamaCppEngine,
-    store: AdapterStore,
+    store: AdapterStore | RemoteStore,
     embedding: StaticEmbedding,
     cache: AdapterCache[LlamaAdapter] | None = None,
     *,
@@ -346,20 +433,12 @@ def edge(
         ledger = EgressLedger(path=home / LEDGER) if config.privacy.ledger else None
         if ledger is not None:
             stack.callback(ledger.close)
-        cache: AdapterCache[LlamaAdapter] = AdapterCache(
-            store=store,
-            load=engine.load_adapter,
-            unload=engine.unload_adapter,
-            budget_bytes=config.adapters.budget_bytes,
-            mix=MixCache(
-                folder=home / "mixes" / engine.info.digest[:16],
-                tensors=lambda digest: store.tensors(store.find("", digest)),
-                max_bytes=4 * config.adapters.budget_bytes,
-            ),
-        )
+        source = open_source(config, engine, store, home=home)
+        cache, host = open_cache(config, engine, source, home=home)
+        stack.callback(host.close)
         gate = open_gate(config, home=home)
         embedding = open_embedding(home=home, progress=progress)
-        router = open_router(config, engine, store, embedding, cache, home=home)
+        router = open_router(config, engine, source, embedding, cache, home=home)
         stack.callback(router.close)
         cloud = open_cloud(
             config.cloud,

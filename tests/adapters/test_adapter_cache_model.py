@@ -45,6 +45,9 @@ class Leases(RuleBasedStateMachine):
             return BadAdapter
         if sum(SIZES[n] for n in names) > self.budget:
             return BadAdapter
+        for name in names:
+            if name in self.order:
+                self.order.move_to_end(name)
         kept = {n for n, pins in self.order.items() if pins or n in names}
         if sum(SIZES[n] for n in kept | set(names)) > self.budget:
             return Busy
@@ -59,7 +62,6 @@ class Leases(RuleBasedStateMachine):
             self.hits += name in self.order
             self.misses += name not in self.order
             self.order[name] = self.order.get(name, 0) + 1
-            self.order.move_to_end(name)
         return None
 
     @rule(names=st.lists(st.sampled_from(sorted(SIZES)), min_size=1, max_size=3, unique=True))
@@ -81,7 +83,6 @@ class Leases(RuleBasedStateMachine):
         self.loop.run_until_complete(stack.aclose())
         for name in names:
             self.order[name] -= 1
-            self.order.move_to_end(name)
 
     @rule(name=st.sampled_from(sorted(SIZES)))
     def toggle(self, name: str) -> None:

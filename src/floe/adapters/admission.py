@@ -272,3 +272,12 @@ class Admission(Generic[H]):
     def _lost(self, n_bytes: int) -> None:
         self._table.lost_bytes += n_bytes
         log.error("adapter cache: %d bytes could not be freed and stay counted", n_bytes)
+
+
+async def handle_of(slot: Slot[H]) -> H:
+    """The pinned slot's handle when it is loaded; raises what its load raised."""
+    if slot.handle is None and slot.task is not None:
+        await asyncio.shield(slot.task)
+    if slot.handle is None:
+        raise RuntimeError(f"adapter cache: {slot.name!r} is pinned and has no handle")
+    return slot.handle

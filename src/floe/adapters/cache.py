@@ -8,28 +8,27 @@ in which order, `recency` and the policy who goes, `ahead` what comes unasked, `
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, contextmanager
 from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.adapters.admission import Admission
-from floe.adapters.ahead import NOBODY, LookAhead
+from floe.adapters.admission import Admission, handle_of
+from floe.adapters.ahead import LookAhead
 from floe.adapters.figures import Figures
 from floe.adapters.host import HostMemory
 from floe.adapters.listing import counted, row
 from floe.adapters.loader import Run
-from floe.adapters.mix import MixKey, composing_pays, mix_digest
+from floe.adapters.lookup import Lookup
+from floe.adapters.mix import composing_pays
+from floe.adapters.pinned import Pinned
 from floe.adapters.policy import ReplacementPolicy
 from floe.adapters.prefetch import Foresight, Mode
 from floe.adapters.recency import GuardedPolicy
+from floe.adapters.shares import fitting, merged, mix_key
 from floe.adapters.slots import (
     Counters,
     H,
@@ -38,7 +37,6 @@ from floe.adapters.slots import (
     Mix,
     Row,
     Slot,
-    Stamp,
     Store,
     TenantFigures,
 )
@@ -47,12 +45,8 @@ from floe.adapters.tenants import FairQueue, Partition
 from floe.adapters.tiers import Tiers
 from floe.core.adapter import AdapterManifest
 from floe.core.config import TenantConfig
-from floe.core.errors import BadAdapter, BadRequest, Busy
+from floe.core.errors import BadAdapter, Busy
 from floe.core.route import Route, Share, TooLarge
-
-_MIX_SLACK_BYTES = 1 << 16
-
-log = logging.getLogger("floe.adapters")
 
 
 class AdapterCache(Generic[H]):
@@ -84,7 +78,7 @@ class AdapterCache(Generic[H]):
         Raises:
             BadConfig: guarantees of `tenants` that exceed the budget.
         """
-        self._mix, self._pinned, self._wait_s = mix, tuple(pinned), wait_ms / 1000
+        self._mix, self._wait_s = mix, wait_ms / 1000
         self._clock_s, self._last_s, self._run = clock_s, 0.0, run
         self._tiers = Tiers(store, host)
         self._partition = Partition(tenants or {}, budget_bytes=budget_bytes)
@@ -94,12 +88,15 @@ class AdapterCache(Generic[H]):
             budget_bytes=budget_bytes, policy=self._policy, partition=self._partition
         )
         self._queue: FairQueue[H] = FairQueue(tenants or {}, max_overtaken=max_overtaken)
+        self._lookup: Lookup[H] = Lookup(
+            tiers=self._tiers, table=self._table, figures=self._figures, run=run
+        )
         self._ahead: LookAhead[H] = LookAhead(
             table=self._table,
             policy=self._policy,
             figures=self._figures,
             foresight=self._foresight,
-            fresh=self._single,
+            fresh=self._lookup.single,
             is_idle=self._is_idle,
             now_s=self._now_s,
         )
@@ -115,8 +112,15 @@ class AdapterCache(Generic[H]):
             now_s=self._now_s,
             look_ahead=lambda: self._ahead.look(self._admission),
         )
-        self._notes: dict[str, str] = {}
-        self._is_started = not self._pinned
+        self._pinned: Pinned[H] = Pinned(
+            pinned,
+            table=self._table,
+            admission=self._admission,
+            lookup=self._lookup,
+            entries=self._tiers.entries,
+            run=run,
+            wait_s=self._wait_s,
+        )
 
     @asynccontextmanager
     async def lease(
@@ -138,21 +142,21 @@ class AdapterCache(Generic[H]):
             BadAdapter: an adapter is gone, changed or refused.
             Busy: adapters in use fill the budget.
         """
-        shares = _merged(route)
+        shares = merged(route)
         if not shares:
             yield ()
             return
         began_s = asyncio.get_running_loop().time()
-        if not self._is_started:
+        if not self._pinned.is_started:
             await self.start()
-        wanted = [await self._single(share) for share in shares]
+        wanted = [await self._lookup.single(share) for share in shares]
         slots, weights = await self._leased(
             wanted, shares, route, expected_tokens, tenant, topic_vector
         )
         try:
             leased = []
             for slot, weight in zip(slots, weights, strict=True):
-                leased.append((await _handle(slot), weight))
+                leased.append((await handle_of(slot), weight))
             self._figures.waited(tenant, 1000 * (asyncio.get_running_loop().time() - began_s))
             yield leased
         finally:
@@ -184,22 +188,7 @@ class AdapterCache(Generic[H]):
 
     async def start(self) -> None:
         """Load what is pinned by configuration; what cannot be is in `notes`."""
-        self._is_started = True
-        entries = {e.name: e for e in await self._run(self._tiers.entries)} if self._pinned else {}
-        fixed: dict[str, int] = {}
-        self._notes.pop("pinned", None)
-        for name in self._pinned:
-            entry = entries.get(name)
-            if entry is None or entry.stored is None:
-                why = entry.reason if entry is not None else "no adapter of that name"
-                self._notes["pinned"] = f"adapters.pinned: {name!r} cannot be loaded: {why}"
-                continue
-            fixed[entry.stored.manifest.digest] = entry.stored.manifest.file_bytes
-        self._table.fixed = fixed
-        for slot in self._table.slots.values():
-            slot.is_fixed = slot.key in fixed
-        for digest in fixed:
-            await self._fix(digest)
+        await self._pinned.start()
 
     async def forget(self, digest: str) -> None:
         """Free the adapter and every mix of it, at once or when the last lease ends (A04)."""
@@ -213,7 +202,7 @@ class AdapterCache(Generic[H]):
         self._foresight.forget(digest)
         self._figures.forget(digest)
         await self._run(self._tiers.forget, digest)
-        if self._pinned:
+        if self._pinned.names:
             await self.start()  # a pinned name may mean something else now
 
     # --- what it says of itself
@@ -228,7 +217,7 @@ class AdapterCache(Generic[H]):
         """What works less well than it should, for health reports."""
         lost = self._table.lost_bytes
         more = [self._policy.note, f"{lost} bytes of adapters could not be freed" if lost else ""]
-        return (*self._notes.values(), *(note for note in more if note))
+        return (*self._pinned.notes, *(note for note in more if note))
 
     @property
     def policy_name(self) -> str:
@@ -302,35 +291,6 @@ class AdapterCache(Generic[H]):
 
     # --- admission
 
-    async def _single(self, share: Share) -> Slot[H]:
-        """A slot for the share, not yet in the table; its size comes from the store."""
-        known = self._table.slots.get(share.digest)
-        if known is not None:
-            size, stamp, name = known.n_bytes, known.stamp, known.name
-        else:
-            try:
-                stored = await self._run(self._tiers.find, share.name, share.digest)
-            except BadAdapter:
-                self._figures.count["failures"] += 1
-                raise
-            size, stamp = stored.manifest.file_bytes, Stamp.of(stored.gguf)
-            name = share.name or stored.manifest.name
-        self._figures.seen(share.digest, size)
-
-        def opened() -> AbstractContextManager[Path]:
-            return self._tiers.opened(name, share.digest)
-
-        return Slot(
-            key=share.digest,
-            name=name,
-            n_bytes=size,
-            parts=frozenset({share.digest}),
-            open=opened,
-            where=lambda: self._tiers.where(share.digest),
-            stamp=stamp,
-            is_fixed=share.digest in self._table.fixed,
-        )
-
     async def _leased(
         self,
         wanted: list[Slot[H]],
@@ -342,8 +302,8 @@ class AdapterCache(Generic[H]):
     ) -> tuple[list[Slot[H]], list[float]]:
         weights = [share.weight for share in shares]
         if self._mix is not None and len(wanted) > 1:
-            mixed = self._mixed(self._mix, wanted, shares)
-            ready = mixed.key in self._table.slots or self._mix.has(_key(shares))
+            mixed = self._lookup.mixed(self._mix, wanted, mix_key(shares))
+            ready = mixed.key in self._table.slots or self._mix.has(mix_key(shares))
             if composing_pays(len(wanted), expected_tokens, is_composed=ready):
                 slot = await self._composed(mixed, tenant, context_D)
                 if slot is not None:
@@ -365,25 +325,13 @@ class AdapterCache(Generic[H]):
         except Busy:
             return None  # apart they may be resident already
         try:
-            await _handle(slot)
+            await handle_of(slot)
         except BaseException as error:
             self._admission.release([slot], tenant=tenant)
             if isinstance(error, BadAdapter):
                 return None  # loaded apart, the damaged part is known by name
             raise
         return slot
-
-    def _mixed(self, mix: Mix, wanted: list[Slot[H]], shares: Sequence[Share]) -> Slot[H]:
-        key = _key(shares)
-        size = sum(slot.n_bytes for slot in wanted) + _MIX_SLACK_BYTES
-        self._figures.seen(mix_digest(key), size)
-        return Slot(
-            key=mix_digest(key),
-            name=" + ".join(slot.name for slot in wanted),
-            n_bytes=size,
-            parts=frozenset(digest for digest, _ in key),
-            open=lambda: mix.composed(key),
-        )
 
     def _check_size(
         self, wanted: list[Slot[H]], shares: Sequence[Share], route: Route, tenant: str
@@ -393,20 +341,15 @@ class AdapterCache(Generic[H]):
         total = sum(slot.n_bytes for slot in wanted)
         if total <= limit:
             return
-        size = {slot.key: slot.n_bytes for slot in wanted}
-        kept, room = [], limit
-        for share in sorted(shares, key=lambda s: s.weight, reverse=True):
-            if size[share.digest] <= room:
-                kept.append(share)
-                room -= size[share.digest]
+        sizes = {slot.key: slot.n_bytes for slot in wanted}
+        less = fitting(route, shares, sizes, room_bytes=limit)
+        self._figures.count["trimmed"] += route.how == "routed" and bool(less.shares)
         budget = self._table.budget_bytes
-        less = "" if limit == budget else f", of which others have {budget - limit} for themselves"
-        if route.how == "routed" and kept:
-            self._figures.count["trimmed"] += 1
+        others = f", {budget - limit} of it are others' own" if limit != budget else ""
         raise TooLarge(
             f"adapters {', '.join(s.name for s in wanted)} need {total} bytes in memory, the "
-            f"budget is {budget}{less}. Raise adapters.budget_bytes",
-            fitting=_fitting(route, kept),
+            f"budget is {budget}{others}. Raise adapters.budget_bytes",
+            fitting=less,
         )
 
     def _tell(
@@ -416,24 +359,6 @@ class AdapterCache(Generic[H]):
             use = self._admission.use(slot, tenant=tenant, context_D=context_D)
             self._policy.used(use, resident=slot.key in self._table.slots)
 
-    async def _fix(self, digest: str) -> None:
-        """Bring a pinned adapter into memory; a failure is a note, and a lease tries again."""
-        try:
-            slot = await self._single(Share(name="", digest=digest, weight=1.0))
-            slots = await self._admission.admit(
-                [slot], tenant=NOBODY, wait_s=self._wait_s, is_counted=False
-            )
-        except (BadAdapter, Busy) as error:
-            self._notes["pinned"] = f"adapters.pinned: {error.message}"
-            return
-        try:
-            slots[0].is_fixed = True
-            await _handle(slots[0])
-        except BadAdapter as error:
-            self._notes["pinned"] = f"adapters.pinned: {error.message}"
-        finally:
-            self._admission.release(slots, tenant=NOBODY)
-
     def _is_idle(self) -> bool:
         return not self._queue and not self._admission.loader.pending
 
@@ -441,39 +366,3 @@ class AdapterCache(Generic[H]):
         """The clock, but never back."""
         self._last_s = max(self._last_s, self._clock_s())
         return self._last_s
-
-
-async def _handle(slot: Slot[H]) -> H:
-    if slot.handle is None and slot.task is not None:
-        await asyncio.shield(slot.task)
-    if slot.handle is None:
-        raise RuntimeError(f"adapter cache: {slot.name!r} is pinned and has no handle")
-    return slot.handle
-
-
-def _merged(route: Route) -> list[Share]:
-    """One share per content: weights of the same adapter add up, zero means not at all."""
-    merged: dict[str, Share] = {}
-    for share in route.shares:
-        if not math.isfinite(share.weight):
-            raise BadRequest(f"the scale of adapter {share.name!r} must be finite", param="lora")
-        weight = share.weight + (merged[share.digest].weight if share.digest in merged else 0.0)
-        merged[share.digest] = Share(name=share.name, digest=share.digest, weight=weight)
-    return [share for share in merged.values() if share.weight]
-
-
-def _key(shares: Sequence[Share]) -> MixKey:
-    """As `Route.key`."""
-    return tuple(sorted((share.digest, share.weight) for share in shares))
-
-
-def _fitting(route: Route, kept: Sequence[Share]) -> Route:
-    """The route with the kept shares alone, weighing as much together as all did."""
-    names = ", ".join(s.name for s in kept)
-    total, left = sum(s.weight for s in route.shares), sum(s.weight for s in kept)
-    factor = total / left if left else 1.0
-    return dataclasses.replace(
-        route,
-        shares=tuple(dataclasses.replace(s, weight=s.weight * factor) for s in kept),
-        reason=f"{route.reason}; only {names} fit the memory".lstrip("; "),
-    )

@@ -106,6 +106,11 @@ class Figures:
             rate = max(0.0, ms - _OVERHEAD_MS) / n_bytes
             self._per_byte[tier] = _blend(self._per_byte.get(tier, rate), rate)
 
+    def fetched(self, n_bytes: int, ms: float) -> None:
+        """A file came from the remote to the disk."""
+        self.count["fetches"] += 1
+        self._per_byte["remote"] = _blend(self._per_byte["remote"], ms / max(1, n_bytes))
+
     def forget(self, key: str) -> None:
         """The adapter is gone for good."""
         self._known.pop(key, None)

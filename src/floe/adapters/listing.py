@@ -14,7 +14,7 @@ from floe.adapters.tiers import Tiers
 
 _TOTALS = (
     *("hits", "misses", "coalesced", "evictions", "failures", "mixes"),
-    *("loads", "reloads", "refusals", "dropped", "trimmed"),
+    *("loads", "reloads", "refusals", "dropped", "trimmed", "fetches"),
 )
 
 

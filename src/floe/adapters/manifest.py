@@ -36,9 +36,13 @@ class Record:
 
 def write_record(path: Path, record: Record) -> None:
     """Write the entry, whole or not at all."""
-    data = {"version": len(MIGRATIONS) + 1, **dataclasses.asdict(record)}
     with atomic_write(path) as file:
-        file.write(json.dumps(data, indent=2, allow_nan=False).encode())
+        file.write(json.dumps(record_data(record), indent=2, allow_nan=False).encode())
+
+
+def record_data(record: Record) -> dict[str, Any]:
+    """The entry as JSON values, with the version."""
+    return {"version": len(MIGRATIONS) + 1, **dataclasses.asdict(record)}
 
 
 def read_record(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> Record:
@@ -51,18 +55,28 @@ def read_record(path: Path, *, migrations: Sequence[Migration] = MIGRATIONS) -> 
         if path.stat().st_size > _MAX_BYTES:
             raise BadAdapter(f"{path} is larger than {_MAX_BYTES} bytes. Add the adapter again")
         data = json.loads(path.read_text(encoding="utf-8"))
-        version, newest = data.pop("version"), len(migrations) + 1
-        if not isinstance(version, int) or not 1 <= version <= newest:
-            raise BadAdapter(
-                f"{path} has version {version}, this Floe reads 1 to {newest}. Update Floe"
-            )
-        for step in migrations[version - 1 :]:
-            data = step(data)
-        return _record(data)
+        return parse_record(data, source=str(path), migrations=migrations)
     except OSError as error:
         raise BadAdapter(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BadAdapter(f"{path} is damaged. Remove the adapter and add it again") from error
+
+
+def parse_record(data: Any, *, source: str, migrations: Sequence[Migration] = MIGRATIONS) -> Record:
+    """The entry in JSON values, migrated to the present version.
+
+    Raises:
+        BadAdapter: written by a newer version.
+        ValueError, TypeError, KeyError, AttributeError: damaged.
+    """
+    version, newest = data.pop("version"), len(migrations) + 1
+    if not isinstance(version, int) or not 1 <= version <= newest:
+        raise BadAdapter(
+            f"{source} has version {version}, this Floe reads 1 to {newest}. Update Floe"
+        )
+    for step in migrations[version - 1 :]:
+        data = step(data)
+    return _record(data)
 
 
 def centroid_of(data: Any) -> Centroid:

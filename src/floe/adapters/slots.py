@@ -45,6 +45,10 @@ class Store(Protocol):
         """Where its file lies now: "disk" or "remote"."""
         ...
 
+    def fetch(self, stored: StoredAdapter) -> None:
+        """Bring its file from the remote to the disk; raises BadAdapter."""
+        ...
+
 
 class Mix(Protocol):
     """Where composed adapters lie; `MixCache` is one."""
@@ -73,7 +77,8 @@ class Counters:
     `resident` adapters are in memory, `pinned` ones by configuration, `active` ones are held by
     `leased` leases. `pinned_bytes` cannot be evicted now. `reloads` are loads soon after an
     eviction; as a rate, together with that of evictions, they tell thrashing (F13). `trimmed`
-    mixes were too large together, `dropped` loads nobody waited for any more.
+    mixes were too large together, `dropped` loads nobody waited for any more; `fetches` came
+    from the remote.
     """
 
     hits: int
@@ -97,6 +102,7 @@ class Counters:
     refusals: int = 0
     dropped: int = 0
     trimmed: int = 0
+    fetches: int = 0
     prefetches: int = 0
     prefetch_used: int = 0
     prefetch_wasted: int = 0
@@ -184,7 +190,7 @@ class Broken:
 
     reason: str
     stamp: Stamp
-    until_s: float = float("inf")
+    until_s: float
 
 
 @dataclass(kw_only=True, eq=False)

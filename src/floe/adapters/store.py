@@ -213,6 +213,14 @@ class AdapterStore:
         del stored
         return "disk"
 
+    def fetch(self, stored: StoredAdapter) -> None:
+        """Bring its file to the disk: it is there."""
+        del stored
+
+    def record(self, stored: StoredAdapter) -> Record:
+        """The adapter's entry. Raises BadAdapter if it is gone or means other content now."""
+        return self._record_of(stored)
+
     def tensors(self, stored: StoredAdapter) -> LoraTensors:
         """The adapter's arrays, from the bytes that were added. Raises BadAdapter as `opened`."""
         with self.opened(stored) as path:

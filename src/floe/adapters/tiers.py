@@ -52,6 +52,11 @@ class Tiers:
         with self._store.opened(stored) as path:
             yield path
 
+    def fetch(self, digest: str) -> None:
+        """Bring its file to the disk, if it is known and remote. Raises BadAdapter."""
+        if (stored := self._stored.get(digest)) is not None:
+            self._store.fetch(stored)
+
     def forget(self, digest: str) -> None:
         """The adapter is gone for good."""
         self._stored.pop(digest, None)
