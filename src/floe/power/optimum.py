@@ -1,10 +1,10 @@
 """The clairvoyant optimum: least joules for jobs whose lengths and arrivals are known beforehand.
 
 In a conversation each job stands alone. In a queue it is dynamic programming over the jobs in
-order: the state is how much later than at full speed the board gets free, in bins. A choice is a job's prefill setting and how its tokens share two
-neighbouring settings of the lower convex hull of (time, energy). Switching is free here and times
-are rounded down to bins, so the result is a bound from below. Missed goals are free only where
-full speed misses them too.
+order: the state is how much later than at full speed the board gets free, in bins. A choice is a
+job's prefill setting and how its tokens share two neighbouring settings of the lower convex hull
+of (time, energy). Switching is free here and times are rounded down to bins, so the result is a
+bound from below. Missed goals are free only where full speed misses them too.
 
 Legend: S settings, B bins of delay, O options.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -116,6 +117,7 @@ def _options(model: BoardModel, job: Job) -> _Options:
         decode = [(float(times[fastest]), float(joules[fastest]))]
     keep = _pareto(prefill_ms, prefill_j)
     first = np.repeat(prefill_ms[keep], len(decode))
+    joules = np.repeat(prefill_j[keep], len(decode))
     return _Options(
         first_ms_O=first,
         total_ms_O=first + np.tile([ms for ms, _ in decode], len(keep)),
@@ -144,7 +146,7 @@ def _decode(model: BoardModel, job: Job) -> list[tuple[float, float]]:
     hull = lower_hull(ms_S, joules_S)
     points = [(float(ms_S[s]), float(joules_S[s])) for s in hull]
     mixes = list(points)
-    for (t0, e0), (t1, e1) in zip(points, points[1:], strict=False):
+    for (t0, e0), (t1, e1) in pairwise(points):
         shares = [k / _MIXES for k in range(1, _MIXES)]
         if t0 < most_ms < t1:
             shares.append((most_ms - t0) / (t1 - t0))

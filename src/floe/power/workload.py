@@ -106,7 +106,7 @@ def _busy_s(busy_ms: Any) -> float:
 
 
 def _pauses(rng: np.random.Generator, n: int, *, mean_s: float, part: Part) -> Any:
-    """Seconds between an answer and the next question: gamma with each window's burstiness, windows in their order."""
+    """Seconds between an answer and the next question: gamma, each window's burstiness in turn."""
     told = traces()
     half = len(told["rates"]) // 2
     at = slice(half, None) if part == "test" else slice(0, half)

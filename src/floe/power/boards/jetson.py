@@ -134,7 +134,7 @@ def _model(
 def _roofline(gpu: Vector, emc: Vector, ms: Vector) -> _Roofline:
     def residuals(p: Vector) -> Vector:
         made = _Roofline(compute=p[0], memory=p[1], sharpness=p[2])
-        return np.log(made.ms(gpu, emc) / ms)  # type: ignore[no-any-return]
+        return np.log(made.ms(gpu, emc) / ms)
 
     best = _best(residuals, _STARTS)
     return _Roofline(compute=best[0], memory=best[1], sharpness=best[2])

@@ -58,7 +58,7 @@ class OnlineCosts:
 
     def _factor(self, phase: Phase, kind: str) -> Vector:
         key = (phase, kind)
-        return np.exp(self._shared[key] + self._own_S[key])  # type: ignore[no-any-return]
+        return np.exp(self._shared[key] + self._own_S[key])
 
     def _learn(self, phase: Phase, kind: str, at: int, ratio: float) -> None:
         key, error = (phase, kind), float(np.clip(np.log(max(ratio, 1e-3)), -_MOST, _MOST))

@@ -119,6 +119,7 @@ class Feedback(_Rule):
 
     def begin(self, goals: Goals) -> None:
         """The clocks of the last request are where this one starts."""
+        super().begin(goals)
         self._token_ms = 0.0
 
     def decide(self, state: ControlState) -> dict[str, float]:
