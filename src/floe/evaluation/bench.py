@@ -19,6 +19,7 @@ from floe.core.errors import NotFound
 from floe.evaluation import decode, mixed
 from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import load_average, machine, today, versions
+from floe.evaluation.paging_bench import paging_benchmark
 from floe.evaluation.processes import environment
 from floe.evaluation.servers import floe_server
 from floe.models.pull import ensure
@@ -138,5 +139,9 @@ BENCHMARKS = {
     "fusion": Benchmark(
         summary="tokens of two models over an emulated network: speed, exactness, takeovers",
         run=fusion_benchmark,
+    ),
+    "paging": Benchmark(
+        summary="first tokens of a live server with 64 adapters and room for 8, beside LRU",
+        run=paging_benchmark,
     ),
 }

@@ -232,7 +232,11 @@ def requests_of(phase: Phase, plan: Plan, names: Sequence[str], *, seed: int) ->
         prompts = prompts_of(topic)
         model = "auto" if phase.routed else names[topic]
         prompt = prompts[turn % len(prompts)]
-        wanted.append(Wanted(at_s=due, model=model, prompt=prompt, max_tokens=MAX_TOKENS))
+        wanted.append(
+            Wanted(
+                at_s=due, model=model, prompt=prompt, max_tokens=MAX_TOKENS, adapter=names[topic]
+            )
+        )
     return wanted
 
 
@@ -253,9 +257,13 @@ def arrivals(n_adapters: int, *, seed: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One side's answers without the warm-up, and what its cache counted meanwhile."""
+    """One side's answers without the warm-up, and what its cache counted meanwhile.
+
+    `asked` are the adapters of the requests' topics, in the order of `got`.
+    """
 
     got: tuple[Got, ...]
+    asked: tuple[str, ...]
     counted: Mapping[str, float]
 
 
@@ -263,6 +271,7 @@ def _measured(
     urls: Mapping[str, str], phase: Phase, plan: Plan, wanted: Sequence[Wanted], say: Say
 ) -> dict[str, Measured]:
     got: dict[str, list[Got]] = {side: [] for side in SIDES}
+    asked: dict[str, list[str]] = {side: [] for side in SIDES}
     for side in SIDES:
         ask_all(urls[side], _shifted(wanted[: plan.warmup]), clients=CLIENTS)
     before = {side: cache_figures(urls[side]) for side in SIDES}
@@ -271,11 +280,13 @@ def _measured(
         stretch = _shifted([wanted[j] for j in piece])
         for side in SIDES if i % 2 == 0 else reversed(SIDES):
             got[side] += ask_all(urls[side], stretch, clients=CLIENTS)
+            asked[side] += [w.adapter for w in stretch]
         say(f"paging {phase.name or 'routed'}: stretch {i + 1} of {plan.stretches}")
     after = {side: cache_figures(urls[side]) for side in SIDES}
     return {
         side: Measured(
             got=tuple(got[side]),
+            asked=tuple(asked[side]),
             counted={k: v - before[side].get(k, 0.0) for k, v in after[side].items()},
         )
         for side in SIDES
@@ -302,6 +313,7 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
             f"{side}_ttft_mean_ms": float(np.mean(ttft_ms)) if ttft_ms else None,
             f"{side}_hit_rate": counted.get("hits_total", 0) / uses if uses else None,
             f"{side}_errors": sum(g.ttft_s is None for g in one.got),
+            f"{side}_same_field": _same_field(one),
         }
         for name in ("reloads", "evictions", "prefetches", "prefetch_used", "prefetch_wasted"):
             out[f"{side}_{name}"] = counted.get(f"{name}_total")
@@ -312,6 +324,16 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
     out["read_mb_s"] = phase.read_mb_s or None
     out["rate_s"] = plan.rate_s
     return {f"{prefix}{name}": value for name, value in out.items()}
+
+
+def _same_field(one: Measured) -> float | None:
+    """Share of answers by an adapter of the field that was asked about."""
+    same = [
+        g.adapter.partition("-")[0] == asked.partition("-")[0]
+        for g, asked in zip(one.got, one.asked, strict=True)
+        if g.ttft_s is not None
+    ]
+    return sum(same) / len(same) if same else None
 
 
 def _percentile(values: Sequence[float], q: float) -> float | None:

@@ -21,22 +21,30 @@ _SAMPLE = re.compile(r"^floe_adapter_([a-z_]+) ([-+0-9.eE]+|NaN)$", re.MULTILINE
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A request: due `at_s` after the start, for one adapter by name or for whatever is routed."""
+    """A request: due `at_s` after the start, for one adapter by name or for whatever is routed.
+
+    `adapter` is the one whose topic the prompt is of.
+    """
 
     at_s: float
     model: str
     prompt: str
     max_tokens: int
+    adapter: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Got:
-    """What became of it; `ttft_s` from sending to the first token, None for an error."""
+    """What became of it; `ttft_s` from sending to the first token, None for an error.
+
+    `adapter` is what answered, "" = the base.
+    """
 
     ttft_s: float | None
     total_s: float
     tokens: int
     error: str = ""
+    adapter: str = ""
 
 
 def ask_all(url: str, wanted: Sequence[Wanted], *, clients: int) -> list[Got]:
@@ -77,7 +85,7 @@ def ask(url: str, wanted: Wanted) -> Got:
         "stream_options": {"include_usage": True},
     }
     began_s = time.perf_counter()
-    first_s, tokens, error = None, 0, ""
+    first_s, tokens, error, adapter = None, 0, "", ""
     try:
         connection.request(
             "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
@@ -90,6 +98,8 @@ def ask(url: str, wanted: Wanted) -> Got:
             event = json.loads(line[6:])
             error = error or str(event.get("error") or "")
             tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            for share in (event.get("floe") or {}).get("route", {}).get("adapters", ()):
+                adapter = share["id"]
         if response.status != 200:
             error = f"status {response.status}"
     except (OSError, http.client.HTTPException, ValueError) as fault:
@@ -97,7 +107,8 @@ def ask(url: str, wanted: Wanted) -> Got:
     finally:
         connection.close()
     total_s = time.perf_counter() - began_s
-    return Got(ttft_s=None if error else first_s, total_s=total_s, tokens=tokens, error=error)
+    ttft_s = None if error else first_s
+    return Got(ttft_s=ttft_s, total_s=total_s, tokens=tokens, error=error, adapter=adapter)
 
 
 def cache_figures(url: str) -> dict[str, float]:
