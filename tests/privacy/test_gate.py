@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floe.core.errors import FloeError
 from floe.privacy.base import Span
 from floe.privacy.deadline import DeadlineRunner
 from floe.privacy.detector import RuleDetector
@@ -253,4 +254,40 @@ def test_the_memory_of_drafts_is_bounded() -> None:
 @given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=60)), max_size=4))
 def test_b13_the_gate_never_raises(texts: list[tuple[str, str]]) -> None:
     verdict = gate(RuleDetector()).inspect(texts)
-    assert verdict.may_leave == (not verdict.findings)
+    assert verdict.may_leave == (not verdict.findings) or "over the border" in verdict.reason
+
+
+@pytest.mark.parametrize("between", [[], ["Go on."]])
+@pytest.mark.parametrize(
+    ("first", "second", "entity"),
+    [
+        ("my card is 4111 1111", "1111 1111, thanks", "CREDIT_CARD"),
+        ("my card is 4111 1111\n", " 1111 1111", "CREDIT_CARD"),
+        ("mail alice@exam", "ple.com please", "EMAIL_ADDRESS"),
+        ("电话138", "12345678。", "PHONE_NUMBER"),
+    ],
+)
+def test_a_value_cut_by_the_border_of_two_messages_stays(
+    first: str, second: str, entity: str, between: list[str]
+) -> None:
+    texts = [(f"messages[{i}].content", t) for i, t in enumerate([first, *between, second])]
+    assert gate(RuleDetector()).inspect([texts[0]]).may_leave
+    verdict = gate(RuleDetector()).inspect(texts)
+    assert (verdict.action, verdict.findings) == ("local", ())
+    assert entity in verdict.reason
+    assert "over the border of two texts" in verdict.reason
+
+
+def test_ordinary_messages_are_not_joined_into_something_private() -> None:
+    texts = ["The sum is 42", "17 + 5 = 22", "In 2026", "we met at 10:30", "", "  ", "x", "@you"]
+    pairs = [(f"messages[{i}].content", t) for i, t in enumerate(texts)]
+    assert gate(RuleDetector()).inspect(pairs).may_leave
+
+
+def test_reports_see_everything_however_unsure() -> None:
+    low = Fake(lambda t: [span(score=0.1), span(5, 9, score=0.9)])
+    assert [(s.start, s.score) for s in gate(low).spans("0123456789")] == [(0, 0.1), (5, 0.9)]
+    with pytest.raises(FloeError, match=r"detector fake failed \(ValueError\)") as error:
+        gate(Fake(raises(ValueError(SECRET)))).spans(SECRET)
+    assert SECRET not in str(error.value)
+    assert error.value.__suppress_context__

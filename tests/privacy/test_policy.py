@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from floe.core.config import PrivacyConfig, load_config
+from floe.core.config import PrivacyConfig, TenantConfig, load_config
 from floe.core.errors import BadConfig
 from floe.privacy import ner_spans
 from floe.privacy.base import Span
@@ -14,7 +15,15 @@ from floe.privacy.build import build_gate
 from floe.privacy.deadline import TooLateError
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
-from floe.privacy.policy import ALWAYS_LOCAL, ENTITIES, MASKED_WHEN_BALANCED, STRICT, policy_of
+from floe.privacy.policy import (
+    ALWAYS_LOCAL,
+    ENTITIES,
+    MASKED_WHEN_BALANCED,
+    STRICT,
+    Policies,
+    policies_of,
+    policy_of,
+)
 from floe.privacy.rules import ALL
 
 PERSONAL = "call me on +1 415 555 2671 or write to ada.king@example.org"
@@ -89,7 +98,7 @@ def test_b23_a_typo_in_an_entity_stops_the_start(tmp_path: Path) -> None:
     config = load_config(path).privacy
     with pytest.raises(BadConfig, match=r'EMAIL_ADRESS: .*did you mean "EMAIL_ADDRESS"'):
         build_gate(config, None)
-    with pytest.raises(BadConfig, match="zzz: there is no such entity; known: .*API_KEY"):
+    with pytest.raises(BadConfig, match=r"zzz: there is no such entity; known: .*API_KEY"):
         policy_of(PrivacyConfig(entities={"zzz": "mask"}))
 
 
@@ -167,3 +176,145 @@ def test_what_the_rules_still_see_after_masking_keeps_the_text_here() -> None:
     )
     verdict = gate.inspect([("prompt", "ada, bob@example.org")])
     assert (verdict.action, verdict.reason) == ("local", "masking leaves EMAIL_ADDRESS")
+
+
+# --- scores
+
+
+class Unsure:
+    """Reports one person, as sure as it is told to be."""
+
+    name = "unsure"
+
+    def __init__(self, score: float) -> None:
+        self._score = score
+
+    def find(self, text: str) -> list[Span]:
+        end = min(8, len(text))
+        span = Span(entity="PERSON", start=0, end=end, score=self._score, recogniser="unsure")
+        return [span] if end else []
+
+
+@pytest.mark.parametrize(
+    ("scores", "score", "action"),
+    [
+        ({}, 0.49, "allow"),
+        ({}, 0.5, "local"),
+        ({"PERSON": 0.7}, 0.69, "allow"),
+        ({"PERSON": 0.7}, 0.7, "local"),
+        ({"PERSON": 0.2}, 0.2, "local"),
+        ({"PERSON": 0.0}, 0.0, "local"),
+        ({"US_SSN": 0.9}, 0.5, "local"),
+    ],
+)
+def test_a_finding_counts_from_its_entity_s_score(
+    scores: dict[str, float], score: float, action: str
+) -> None:
+    gate = Gate(
+        detectors=[Unsure(score)],
+        draft_detectors=[Unsure(score)],
+        max_chars=1000,
+        timeout_ms=5000,
+        policy=policy_of(PrivacyConfig(scores=scores)),
+    )
+    assert gate.inspect([("prompt", "Ada King")]).action == action
+    assert gate.inspect_draft("Ada King").action == action
+
+
+def test_custom_says_all_by_itself() -> None:
+    custom = policy_of(PrivacyConfig(policy="custom", entities={"PERSON": "mask", "GPE": "allow"}))
+    assert (custom.treatment("PERSON"), custom.treatment("GPE")) == ("mask", "allow")
+    rest = ENTITIES - {"PERSON", "GPE"}
+    assert {custom.treatment(entity) for entity in [*rest, "NEW"]} == {"local"}
+    with pytest.raises(BadConfig, match=r"privacy.policy = .custom. needs \[privacy.entities\]"):
+        policy_of(PrivacyConfig(policy="custom"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[privacy.scores]\nPERSN = 0.7", 'privacy.scores.PERSN: .*did you mean "PERSON"'),
+        ("[privacy.scores]\nPERSON = 1.5", "privacy.scores.PERSON must be between 0 and 1"),
+        ("[privacy.scores]\nPERSON = nan", "privacy.scores.PERSON must be between 0 and 1"),
+        ('[privacy.scores]\nPERSON = "high"', "privacy.scores.PERSON must be float"),
+        ('[tenants.ward]\npolicy = "strikt"', 'tenants.ward.policy must be one of.*"strict"'),
+        ('[tenants.ward.entities]\nGPS = "mask"', "tenants.ward.entities.GPS: there is no such"),
+        ("[tenants.ward.scores]\nGPE = -1", "tenants.ward.scores.GPE must be between 0 and 1"),
+        ('[tenants.ward]\npolicy = "custom"', r"tenants.ward.policy = .custom. needs"),
+    ],
+)
+def test_b23_a_wrong_score_or_tenant_s_policy_stops_the_start(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "floe.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadConfig, match=message):
+        config = load_config(path)
+        build_gate(config.privacy, None, tenants=config.tenants)
+
+
+# --- tenants
+
+TENANTS = {
+    "ward": TenantConfig(),
+    "office": TenantConfig(policy="strict"),
+    "press": TenantConfig(entities={"EMAIL_ADDRESS": "allow"}, scores={"PERSON": 0.9}),
+    "lab": TenantConfig(policy="custom", entities={"PERSON": "mask"}),
+}
+BASE = PrivacyConfig(
+    policy="balanced", entities={"GPE": "allow"}, scores={"PERSON": 0.4}, ner="off"
+)
+
+
+def test_a_tenant_has_its_own_policy_or_exceptions_to_the_common_one() -> None:
+    policies = policies_of(BASE, TENANTS)
+    assert policies.of("default") == policies.of("ward") == policy_of(BASE)
+    press = policies.of("press")
+    assert press.treatment("EMAIL_ADDRESS") == press.treatment("GPE") == "allow"
+    assert (press.treatment("PERSON"), press.least_score("PERSON")) == ("mask", 0.9)
+    office, lab = policies.of("office"), policies.of("lab")
+    assert {office.treatment(entity) for entity in ENTITIES} == {"local"}
+    assert office.least_score("PERSON") == 0.5  # a policy by name stands alone
+    assert (lab.treatment("PERSON"), lab.treatment("GPE")) == ("mask", "local")
+
+
+def test_a_tenant_that_nobody_configured_gets_the_strictest() -> None:
+    policies = policies_of(BASE, TENANTS)
+    assert policies.of("nobody") is policies.of("") is STRICT
+    assert Policies().of("default") is STRICT
+    gate = build_gate(BASE, None, tenants=TENANTS)
+    mail = [("prompt", "write to ada.king@example.org")]
+    actions = {t: gate.inspect(mail, tenant=t).action for t in [*TENANTS, "default", "nobody"]}
+    assert actions == {
+        "ward": "mask",
+        "office": "local",
+        "press": "allow",
+        "lab": "local",
+        "default": "mask",
+        "nobody": "local",
+    }
+
+
+def test_what_one_tenant_may_say_another_may_not() -> None:
+    """What was found clean for one is not remembered as clean for the other."""
+    gate = build_gate(BASE, None, tenants=TENANTS)
+    text = "word " * 300 + "ada.king@example.org " + "word " * 300
+    assert gate.inspect_draft(text, tenant="press").may_leave
+    for tenant in ("ward", "office", "default", "nobody"):
+        assert not gate.inspect_draft(text + "more", tenant=tenant).may_leave
+    assert gate.inspect_draft(text + "more", tenant="press").may_leave
+
+
+def test_b20_opting_out_is_logged_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        gate = build_gate(BASE, None, tenants=TENANTS)
+    assert [r.getMessage() for r in caplog.records] == [
+        'privacy lets findings leave the device: GPE = "allow"',
+        'tenants.ward lets findings leave the device: GPE = "allow"',
+        'tenants.press lets findings leave the device: EMAIL_ADDRESS = "allow", '
+        'GPE = "allow", PERSON counts from 0.9',
+    ]
+    caplog.clear()
+    gate.inspect([("prompt", PERSONAL)], tenant="press")
+    build_gate(PrivacyConfig(ner="off"), None)
+    assert caplog.records == []

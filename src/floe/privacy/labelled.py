@@ -53,7 +53,7 @@ def read_labelled(lines: Iterable[str]) -> Iterator[Labelled]:
         if not line.strip():
             continue
         if first and line.lstrip().startswith("["):
-            yield from _listed("".join([line, *source]))
+            yield from _listed("\n".join([line, *source]))
             return
         first = False
         yield _of_line(line.rstrip("\r\n"), number)

@@ -48,7 +48,8 @@ _PUBLIC = ("What is the capital of France?", "Explain how tides work.", "请解�
 _SPLIT_KINDS = ("card", "email", "mobile_zh", "resident_id", "key")
 _IN_TEXT = (*_COMMON, "no text", "split", "split apart")
 _NEED_WORDS = ("password", "ssn", "resident_id", "aws")  # seen by the words around them
-_ANSWER_KINDS = ("card", "email", "phone", "iban", "ssn", "key", "aws", "password", "resident_id")
+ANSWER_KINDS = ("card", "email", "phone", "iban", "ssn", "key", "aws", "password", "resident_id")
+"""What the quick detectors see in an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def _case(number: int, rng: random.Random) -> Case:
 def _kind(where: str, rng: random.Random) -> str:
     if where in ("split", "split apart"):
         return rng.choice(_SPLIT_KINDS)
-    return rng.choice(_ANSWER_KINDS if where == "answer" else list(VALUES))
+    return rng.choice(ANSWER_KINDS if where == "answer" else list(VALUES))
 
 
 def _fits(kind: str, encoding: str) -> bool:
@@ -131,7 +132,7 @@ def _tail(number: int) -> str:
 
 def _answer(where: str, kind: str, value: str, rng: random.Random) -> str:
     """What the SLM says: the value again, unless only a model could see it in an answer."""
-    if where == "nothing" or (where not in _IN_TEXT and kind not in _ANSWER_KINDS):
+    if where == "nothing" or (where not in _IN_TEXT and kind not in ANSWER_KINDS):
         return _greeting("the matter")
     said = rng.choice(SAYINGS[kind]).format(value)
     if kind in _NEED_WORDS:

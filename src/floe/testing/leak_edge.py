@@ -139,7 +139,7 @@ class _Base:
     async def lease(
         self, _route: Route, *, expected_tokens: int = 0, tenant: str = "default"
     ) -> AsyncIterator[Adapters]:
-        assert expected_tokens > 0
+        assert expected_tokens > 0 and tenant
         yield ()
 
 
