@@ -4,8 +4,9 @@
     python scripts/evaluate_routing.py --data shared/data --write src/floe
 
 The second form also writes what the figures are based on: `routing/background.json`,
-`routing/context_basis.npz` (what the learner sees of a prompt), and `centroid.json` in the folder
-of each shipped adapter.
+`routing/context_basis.npz` (what the learner sees of a prompt), `routing/general.npz` (what general
+prompts look like) and, with --centroids, `centroid.json` in the folder of each shipped adapter
+(`train_adapters.py` writes those from the examples that it really used).
 
 Temperature and threshold are chosen on validation prompts of the adapters' data and on one half
 of the general prompts; every figure printed under "held_out" comes from prompts that neither the
@@ -35,6 +36,7 @@ from floe.routing.centroid import centroid_of
 from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.features import basis_of
 from floe.routing.gate import gate
+from floe.routing.general import DIRECTIONS, General, directions_of, shipped_general
 
 SEED, HELD_OUT, VALIDATION = 17, 96, 32
 BASIS_WIDTH, BASIS_PROMPTS = 64, 240
@@ -45,11 +47,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """Cosines (N, K) of prompts of one kind; `label` is their adapter's index, None = general."""
+    """Cosines (N, K) of prompts of one kind; `label` is their adapter's index, None = general.
+
+    `raised` (N,): how much the threshold is raised for each by what general prompts look like.
+    """
 
     name: str
     cos: Array
     label: int | None
+    raised: Array
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -100,8 +106,8 @@ def choose(prompts: list[Prompts]) -> RoutingConfig:
         return float(np.mean([np.mean(log_shares(p.cos, temperature)[:, p.label]) for p in own]))
 
     def index(threshold: float) -> float:
-        right = np.mean([np.mean(p.cos.max(1) >= threshold) for p in own])
-        wrong = np.mean([np.mean(p.cos.max(1) >= threshold) for p in others])
+        right = np.mean([np.mean(p.cos.max(1) >= threshold + p.raised) for p in own])
+        wrong = np.mean([np.mean(p.cos.max(1) >= threshold + p.raised) for p in others])
         return float(right - wrong)
 
     return RoutingConfig(
@@ -120,10 +126,10 @@ def figures(prompts: Prompts, config: RoutingConfig) -> dict[str, float | int]:
             row.tolist(),
             temperature=config.temperature,
             top_k=config.top_k,
-            threshold=config.threshold,
+            threshold=config.threshold + raised,
             min_share=config.min_share,
         ).shares
-        for row in prompts.cos
+        for row, raised in zip(prompts.cos, prompts.raised.tolist(), strict=True)
     ]
     routed = np.array([bool(shares) for shares in gated])
     result: dict[str, float | int] = {"n": len(gated), "routed": share(routed)}
@@ -184,6 +190,16 @@ def write_basis(package: Path, embedding: StaticEmbedding, kinds: list[list[str]
     )
 
 
+def write_general(package: Path, embedding: StaticEmbedding, texts: dict[str, list[str]]) -> None:
+    """The middles of clusters of one half of the general prompts."""
+    rows_NW = np.array([embedding(t) for kind in texts.values() for t in kind], dtype=np.float64)
+    np.savez_compressed(
+        package / "routing" / "general.npz",
+        directions_GW=directions_of(rows_NW, DIRECTIONS, seed=0).astype(np.float16),
+        encoder_digest=np.array(embedding.digest),
+    )
+
+
 def vars_of(centroid: Centroid) -> dict[str, Any]:
     return {"encoder_digest": centroid.encoder_digest, "vector": list(centroid.vector)}
 
@@ -205,6 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--write", type=Path, metavar="PACKAGE", help="src/floe")
+    parser.add_argument("--centroids", action="store_true", help="write the adapters' centroids")
+    parser.add_argument("--fixed", action="store_true", help="the same threshold for every prompt")
     parser.add_argument("--raw", action="store_true", help="without background")
     parser.add_argument("--temperature", type=float, help="instead of the chosen one")
     parser.add_argument("--threshold", type=float, help="instead of the chosen one")
@@ -222,13 +240,18 @@ def main() -> None:
         for name, parts in splits.items()
     }
     if args.write:
-        write_centroids(args.write, centroids)
+        if args.centroids:
+            write_centroids(args.write, centroids)
+        write_general(args.write, embedding, general_choose)
         trained = [[e.prompt for e in parts.train] for parts in splits.values()]
         write_basis(args.write, embedding, [*trained, *general_choose.values()])
     centroids_KD = np.array([c.vector for c in centroids.values()])
+    directions = General() if args.fixed else shipped_general(embedding.digest)
 
     def kind(name: str, texts: list[str], label: int | None) -> Prompts:
-        return Prompts(name=name, cos=cosines(texts, embedding, centroids_KD), label=label)
+        raised = np.array([directions.threshold(embedding(text), 0.0) for text in texts])
+        cos = cosines(texts, embedding, centroids_KD)
+        return Prompts(name=name, cos=cos, label=label, raised=raised)
 
     seen, unseen = [], []
     for index, (name, parts) in enumerate(splits.items()):

@@ -44,6 +44,7 @@ from floe.privacy.guard import guarded
 from floe.privacy.ledger import EgressLedger
 from floe.privacy.masked import egress_reason, for_cloud
 from floe.routing.embed import StaticEmbedding, shipped_background
+from floe.routing.general import shipped_general
 from floe.routing.learner import Learner
 from floe.routing.router import Router
 
@@ -323,6 +324,7 @@ def open_router(
         resident=cache.is_resident if cache is not None else lambda _digest: True,
         load_ms=(lambda m: cache.load_ms(m.digest)) if cache is not None else lambda _m: 0.0,
         allowed=lambda tenant: (tenants[tenant].adapters or None) if tenant in tenants else None,
+        general=shipped_general(embedding.digest),
     )
 
 

@@ -148,7 +148,9 @@ def outcome(n: int = 0, agreement: float | None = -1.0) -> Outcome:
 
 def learn(learner: Learner, times: int) -> None:
     for n in range(times):
-        assert learner.learn(outcome(n), np.array([0.5, 0.5, 0.5, 0.5], dtype=np.float32), {})
+        assert learner.learn(
+            outcome(n), np.array([0.5, 0.5, 0.5, 0.5], dtype=np.float32), {}, threshold=0.3
+        )
     learner.close()
 
 
@@ -170,7 +172,7 @@ def test_it_is_saved_in_the_background_after_so_many_observations(
     one = opened(path)
     for n in range(learner_module.SAVE_AFTER):
         assert not path.exists()
-        one.learn(outcome(n), np.ones(4, dtype=np.float32) / 2, {})
+        one.learn(outcome(n), np.ones(4, dtype=np.float32) / 2, {}, threshold=0.3)
     assert started == [True]
     assert opened(path).bandit.observations == learner_module.SAVE_AFTER
 
@@ -202,7 +204,7 @@ while True:
     vector = rng.standard_normal(4).astype(np.float32)
     one.learn(Outcome(request_id="r", tenant="default", route=Route(), topic="", wait_ms=0.0,
         first_token_ms=None, total_ms=1.0, completion_tokens=20, agreement=-1.0,
-        agreement_tokens=20), vector, {})
+        agreement_tokens=20), vector, {}, threshold=0.3)
     one.save()
     print(one.bandit.observations, flush=True)
 """

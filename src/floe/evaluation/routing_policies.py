@@ -88,6 +88,7 @@ class Gate:
 
     def choose(self, embedding: NDArray[np.float32], cos_N: FloatArray) -> int:
         """The nearest."""
+        del embedding
         best = int(cos_N.argmax())
         return best if cos_N[best] >= self._config.threshold else BASE
 
@@ -95,6 +96,7 @@ class Gate:
         self, embedding: NDArray[np.float32], cos_N: FloatArray, chosen: int, utility: float
     ) -> list[int]:
         """Nothing."""
+        del embedding, cos_N, chosen, utility
         return []
 
 
@@ -144,7 +146,9 @@ class LinUcb:
     def choose(self, embedding: NDArray[np.float32], cos_N: FloatArray) -> int:
         """The highest index."""
         costs = self._none if self._costs is None else np.where(self.memory.mask, 0.0, self._costs)
-        moved = self.learner.moved(self._digests, embedding, cos_N, costs).cos
+        moved = self.learner.moved(
+            self._digests, embedding, cos_N, costs, threshold=self._config.threshold
+        ).cos
         best = int(moved.argmax())
         return best if moved[best] >= self._config.threshold else BASE
 
@@ -153,7 +157,9 @@ class LinUcb:
     ) -> list[int]:
         """As the router learns from a served request."""
         cos = {} if chosen == BASE else {str(chosen): float(cos_N[chosen])}
-        self.learner.learn(_outcome(chosen, utility), embedding, cos)
+        self.learner.learn(
+            _outcome(chosen, utility), embedding, cos, threshold=self._config.threshold
+        )
         return []
 
 
@@ -189,7 +195,7 @@ class Polar(LinUcb):
 
     def choose(self, embedding: NDArray[np.float32], cos_N: FloatArray) -> int:
         """An adapter that should be tried where it is near, else the highest index."""
-        self.learner.remember(embedding)
+        self.learner.remember(embedding, threshold=self._config.threshold)
         for adapter, left in self._to_try.items():
             near = cos_N[adapter] >= self._config.threshold
             if left and near and self.memory.mask[adapter]:

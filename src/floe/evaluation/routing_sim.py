@@ -67,6 +67,7 @@ def policies(
     world: World, config: RoutingConfig, costs: FloatArray, epochs: EpochSettings, *, seed: int
 ) -> dict[str, Callable[[], Policy]]:
     """The cache-aware bandit with epochs, and what it is compared with."""
+
     def memory() -> Memory:
         return Memory(world.n_bytes, world.budget_bytes)
 

@@ -105,7 +105,7 @@ class Learner:
         )
         self._belongs = Belongs(model=model, encoder=encoder_digest, width=self._project.width)
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
-        self._recent: deque[NDArray[np.float32]] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[NDArray[np.float32], float]] = deque(maxlen=RECENT)
         self._asked: tuple[Sequence[str], tuple[str, ...]] = ((), (BASE,))
         self._places: dict[str, NDArray[np.float32]] = {}
         self._lock = threading.Lock()
@@ -130,13 +130,16 @@ class Learner:
 
     def moved(
         self, digests: Sequence[str], embedding_W: NDArray[np.float32], cos_K: FloatArray,
-        cost_K: FloatArray,
+        cost_K: FloatArray, *, threshold: float,
     ) -> Moved:  # fmt: skip
-        """The cosines after what was learned and what loads would cost (nats per token, >= 0)."""
+        """The cosines after what was learned and what loads would cost (nats per token, >= 0).
+
+        `threshold` is the base's cosine for this prompt.
+        """
         config, x_D = self._config, self._project(embedding_W)
         over_K = cost_K - cost_K.min()
         gain = config.nats_per_cosine
-        offset = np.append(gain * cos_K - over_K, gain * config.threshold)
+        offset = np.append(gain * cos_K - over_K, gain * threshold)
         found = self.bandit.scores(self._with_base(digests), x_D, offset, top=config.top_k + 1)
         learned = found.learned[:-1] - found.learned[-1]
         bonus = found.bonus[:-1] - found.bonus[-1]
@@ -150,10 +153,10 @@ class Learner:
             asked = self._asked = (digests, (*digests, BASE))
         return asked[1]
 
-    def remember(self, embedding_W: NDArray[np.float32]) -> None:
+    def remember(self, embedding_W: NDArray[np.float32], *, threshold: float) -> None:
         """A prompt that was routed, for the slow time scale; the last 512 in memory only."""
         with self._lock:
-            self._recent.append(embedding_W)
+            self._recent.append((embedding_W, threshold))
 
     def meet(self, digests: Sequence[str], centroids_KW: NDArray[np.float32]) -> None:
         """Adapters that can be routed to now; new ones begin from a trained one alike, if any."""
@@ -175,28 +178,28 @@ class Learner:
     def outlook(self, digests: Sequence[str], centroids_KW: NDArray[np.float32]) -> Outlook:
         """Expected utilities over the base's of the recent prompts, with how much was seen."""
         with self._lock:
-            recent = np.array(self._recent, dtype=np.float64)
+            recent = np.array([e for e, _ in self._recent], dtype=np.float64)
+            thresholds_T = np.array([threshold for _, threshold in self._recent])
         samples = tuple(self.bandit.count(d) for d in digests)
         if not len(recent):
             empty = np.zeros((0, len(digests)))
             return Outlook(digests=tuple(digests), utilities=empty, samples=samples)
         x_TD = np.array([self._project(e) for e in recent])
         learned = self.bandit.predicted([*digests, BASE], x_TD)
-        prior = self._prior(recent @ centroids_KW.T.astype(np.float64))
+        cos_TK = recent @ centroids_KW.T.astype(np.float64)
+        prior = self._config.nats_per_cosine * (cos_TK - thresholds_T[:, None])
         return Outlook(
             digests=tuple(digests),
             utilities=prior + learned[:, :-1] - learned[:, -1:],
             samples=samples,
         )
 
-    def _prior(self, cos: FloatArray) -> FloatArray:
-        return self._config.nats_per_cosine * (cos - self._config.threshold)
-
     # --- learning
 
     def learn(
-        self, outcome: Outcome, embedding_W: NDArray[np.float32], cos_by_digest: Mapping[str, float]
-    ) -> bool:
+        self, outcome: Outcome, embedding_W: NDArray[np.float32],
+        cos_by_digest: Mapping[str, float], *, threshold: float,
+    ) -> bool:  # fmt: skip
         """Take in a served request; whether it said how good the answer was."""
         shares = _credited(outcome.route)
         if not shares:
@@ -212,8 +215,8 @@ class Learner:
             return False
         reward, weight = said
         for arm, share in shares:
-            cos = cos_by_digest.get(arm, self._config.threshold)
-            prior = self._config.nats_per_cosine * (cos - self._config.threshold)
+            cos = cos_by_digest.get(arm, threshold)
+            prior = self._config.nats_per_cosine * (cos - threshold)
             self.bandit.update(arm, x_D, reward - prior, weight=weight * share)
         self._learned("agreement")
         return True

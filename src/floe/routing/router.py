@@ -26,6 +26,7 @@ from floe.core.request import AdapterScale, Request
 from floe.core.route import Route, Share
 from floe.routing.centroid import Embedding
 from floe.routing.gate import Gated, gate
+from floe.routing.general import General
 from floe.routing.learner import BASE, Learner, Moved, Outlook
 
 AUTO = "auto"
@@ -68,7 +69,7 @@ class Router:
     `fault` says why an adapter cannot be loaded ("" = it can): it is then reached by name only.
     Without an `embedding`, "auto" is the plain base. `learner` None leaves the gate alone.
     `resident` says by digest what is in memory, `load_ms` what a load takes. `allowed`: names and
-    digests a tenant may use, None = all.
+    digests a tenant may use, None = all. `general` raises the threshold near general prompts.
     """
 
     def __init__(
@@ -83,13 +84,14 @@ class Router:
         resident: Callable[[str], bool] = lambda _digest: True,
         load_ms: Callable[[AdapterManifest], float] = lambda _manifest: 0.0,
         allowed: Callable[[str], Collection[str] | None] = lambda _tenant: None,
+        general: General | None = None,
     ) -> None:
         self._embedding = embedding
         self._adapters = adapters
         self._base_names = frozenset(base_names)
         self._config = config
         self._fault = fault
-        self._learner = learner
+        self._learner, self._general = learner, general or General()
         self._resident, self._load_ms, self._allowed = resident, load_ms, allowed
         self._cached: dict[frozenset[str] | None, tuple[_Known, _Candidates]] = {}
         self._to_try: dict[str, int] = {}
@@ -136,7 +138,8 @@ class Router:
         candidates = self._candidates(self._embedding)
         cos = _cosines(candidates, topic_D)
         by_digest = dict(zip(candidates.digests, cos.tolist(), strict=True))
-        return self._learner.learn(outcome, topic_D, by_digest)
+        threshold = self._general.threshold(topic_D, self._config.threshold)
+        return self._learner.learn(outcome, topic_D, by_digest, threshold=threshold)
 
     def feedback(
         self, request_id: str, *, thumbs: int | None = None, metric: float | None = None
@@ -205,7 +208,8 @@ class Router:
         if not topic_D.any():
             return Route(how="base", reason=f"nothing in the prompt to route by{also}")
         cos_K = _cosines(candidates, topic_D)
-        chosen = self._chosen(candidates, topic_D, cos_K)
+        threshold = self._general.threshold(topic_D, self._config.threshold)
+        chosen = self._chosen(candidates, topic_D, cos_K, threshold=threshold)
         self._counted(chosen)
         shares = tuple(
             Share(name=m.name, digest=m.digest, weight=share)
@@ -213,7 +217,7 @@ class Router:
         )
         names = [m.name for m in candidates.manifests]
         scores = sorted(zip(names, chosen.gated.softmax, strict=True), key=lambda s: (-s[1], s[0]))
-        why = _reason(names, cos_K, chosen, threshold=self._config.threshold)
+        why = _reason(names, cos_K, chosen, threshold=threshold)
         return Route(
             shares=shares,
             how="routed" if shares else "base",
@@ -222,40 +226,48 @@ class Router:
         )
 
     def _chosen(
-        self, candidates: _Candidates, topic_D: NDArray[np.float32], cos_K: NDArray[np.float64]
-    ) -> _Chosen:
-        before = self._gate(cos_K)
+        self, candidates: _Candidates, topic_D: NDArray[np.float32], cos_K: NDArray[np.float64],
+        *, threshold: float,
+    ) -> _Chosen:  # fmt: skip
+        before = self._gate(cos_K, threshold)
         if self._learner is None:
             return _Chosen(gated=before, moved=None, before=before)
-        self._learner.remember(topic_D)
+        self._learner.remember(topic_D, threshold=threshold)
         here = np.fromiter(map(self._resident, candidates.digests), dtype=bool)
-        tried = self._try(candidates, cos_K, here)
+        tried = self._try(candidates, cos_K, here, threshold)
         if tried is not None:
             alone = Gated(shares=((tried, 1.0),), softmax=before.softmax)
             return _Chosen(gated=alone, moved=None, before=before, tried=tried)
-        load_s = np.fromiter(map(self._load_ms, candidates.manifests), dtype=float) / 1000
-        cost_K = np.where(here, 0.0, self._config.miss_cost_per_s * load_s)
-        moved = self._learner.moved(candidates.digests, topic_D, cos_K, cost_K)
+        cost_K = self._costs(candidates, here)
+        moved = self._learner.moved(candidates.digests, topic_D, cos_K, cost_K, threshold=threshold)
         if (moved.cos == cos_K).all():
             return _Chosen(gated=before, moved=None, before=before)
-        return _Chosen(gated=self._gate(moved.cos), moved=moved, before=before)
+        return _Chosen(gated=self._gate(moved.cos, threshold), moved=moved, before=before)
 
-    def _gate(self, cos_K: NDArray[np.float64]) -> Gated:
+    def _costs(self, candidates: _Candidates, here: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """What a load of each would cost now, in nats a token; 0 for what is in memory."""
+        per_ms, manifests = self._config.miss_cost_per_s / 1000, candidates.manifests
+        return np.array(
+            [0.0 if h else per_ms * self._load_ms(m) for m, h in zip(manifests, here, strict=True)]
+        )
+
+    def _gate(self, cos_K: NDArray[np.float64], threshold: float) -> Gated:
         return gate(
             cos_K.tolist(),
             temperature=self._config.temperature,
             top_k=self._config.top_k,
-            threshold=self._config.threshold,
+            threshold=threshold,
             min_share=self._config.min_share,
         )
 
     def _try(
-        self, candidates: _Candidates, cos_K: NDArray[np.float64], here: NDArray[np.bool_]
-    ) -> int | None:
+        self, candidates: _Candidates, cos_K: NDArray[np.float64], here: NDArray[np.bool_],
+        threshold: float,
+    ) -> int | None:  # fmt: skip
         """An adapter that should be tried, is in memory and as near as the gate asks for."""
         if not self._to_try:
             return None
-        for k in np.flatnonzero(here & (cos_K >= self._config.threshold)):
+        for k in np.flatnonzero(here & (cos_K >= threshold)):
             digest = candidates.manifests[k].digest
             left = self._to_try.get(digest, 0)
             if left > 0:
