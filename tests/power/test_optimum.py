@@ -13,7 +13,7 @@ from floe.power.base import Board, Domain, Goals
 from floe.power.boards.model import BoardModel, grid
 from floe.power.controllers.rules import RULES, rule
 from floe.power.optimum import lower_hull, optimum
-from floe.power.simulate import BLOCK_TOKENS, Simulation
+from floe.power.simulate import BLOCK_TOKENS, simulate
 from floe.power.workload import Job
 
 
@@ -107,10 +107,10 @@ def test_in_a_queue_it_is_below_every_rule_that_meets_the_goals(
         for (p, o, _), at in zip(jobs, arrivals, strict=True)
     ]
     bound = optimum(model, queue)
-    full = Simulation(model, rule("performance", model)).run(queue)
+    full = simulate(model, rule("performance", model), queue)
     assert bound.violation_ttft <= full.violation_ttft + 1e-9
     for name in RULES:
-        ran = Simulation(model, rule(name, model)).run(queue)
+        ran = simulate(model, rule(name, model), queue)
         if ran.violation_ttft + ran.violation_tpot == 0:
             assert bound.energy_j <= ran.energy_j * (1 + 1e-6), name
 

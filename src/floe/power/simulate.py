@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from floe.power.base import Controller, ControlState, Phase, Step
-from floe.power.boards.model import BoardModel
+from floe.power.base import Clocks, Controller, ControlState, Phase, Step
+from floe.power.boards.model import BoardModel, Vector
 from floe.power.workload import Job
 
 BLOCK_TOKENS = 8
@@ -70,20 +70,52 @@ class Run:
         return float(np.mean([s.late_tokens for s in self.served]))
 
 
+def simulate(
+    model: BoardModel,
+    controller: Controller,
+    jobs: Sequence[Job],
+    *,
+    load: Load = no_load,
+    guess: Guess | None = None,
+    battery: float | None = None,
+    keep_timeline: bool = False,
+) -> Run:
+    """The jobs served on the board with clocks by the controller."""
+    world = Simulation(
+        model, seen=controller.seen, load=load, guess=guess, battery=battery,
+        keep_timeline=keep_timeline,
+    )  # fmt: skip
+    play = world.play(jobs)
+    served = -1
+    state = next(play, None)
+    while state is not None:
+        if world.n_served != served and state.phase != "idle":
+            served = world.n_served
+            controller.begin(jobs[served].goals)
+        try:
+            state = play.send(controller.decide(state))
+        except StopIteration:
+            break
+    return world.result()
+
+
 class Simulation:
-    """Serves jobs one after another in the order they came."""
+    """Serves jobs one after another in the order they came.
+
+    `seen` hears of every step as it is done.
+    """
 
     def __init__(
         self,
         model: BoardModel,
-        controller: Controller,
         *,
+        seen: Callable[[Step], None] = lambda _step: None,
         load: Load = no_load,
         guess: Guess | None = None,
         battery: float | None = None,
         keep_timeline: bool = False,
     ) -> None:
-        self._model, self._controller = model, controller
+        self._model, self._seen = model, seen
         self._load, self._guess = load, guess or (lambda job, done: job.output_tokens - done)
         self._battery, self._keep = battery, keep_timeline
         self._now_s, self._setting = 0.0, model.fastest
@@ -91,17 +123,25 @@ class Simulation:
         self._energy_j = self._idle_j = 0.0
         self._switches = self._throttled = 0
         self._timeline: list[Moment] = []
+        self._served: list[Served] = []
 
-    def run(self, jobs: Sequence[Job]) -> Run:
-        """Serve them all."""
-        served = []
+    def play(self, jobs: Sequence[Job]) -> Generator[ControlState, Clocks, None]:
+        """Serve them all: yields each state in which clocks are chosen, and is sent the clocks."""
         for n, job in enumerate(jobs):
             came_s = self._now_s + job.pause_s if job.arrival_s is None else job.arrival_s
-            self._idle_until(came_s)
+            yield from self._idle_until(came_s)
             later = [j.arrival_s for j in jobs[n + 1 : n + 9] if j.arrival_s is not None]
-            served.append(self._serve(job, came_s, later))
+            yield from self._serve(job, came_s, later)
+
+    @property
+    def n_served(self) -> int:
+        """Jobs that are done."""
+        return len(self._served)
+
+    def result(self) -> Run:
+        """What was served so far."""
         return Run(
-            served=tuple(served),
+            served=tuple(self._served),
             energy_j=self._energy_j,
             idle_j=self._idle_j,
             switches=self._switches,
@@ -109,12 +149,15 @@ class Simulation:
             timeline=tuple(self._timeline),
         )
 
-    def _serve(self, job: Job, came_s: float, later_s: Sequence[float]) -> Served:
+    def _serve(
+        self, job: Job, came_s: float, later_s: Sequence[float]
+    ) -> Generator[ControlState, Clocks, None]:
         goals, before_j = job.goals, self._energy_j
-        self._controller.begin(goals)
         due_s = came_s + goals.ttft_ms / 1000
         state = self._state(job, "prefill", 0, due_s, goals.tpot_ms, later_s)
-        self._step("prefill", job.prompt_tokens, self._model.prefill_ms(job.prompt_tokens), state)
+        yield from self._step(
+            "prefill", job.prompt_tokens, self._model.prefill_ms(job.prompt_tokens), state
+        )
         first_s = self._now_s
         done = 1
         while done < job.output_tokens:
@@ -125,16 +168,18 @@ class Simulation:
             tokens = min(BLOCK_TOKENS, left)
             state = self._state(job, "decode", done, due_s, allowed_ms, later_s)
             block_ms = tokens * self._model.decode_ms(job.prompt_tokens + done)
-            self._step("decode", tokens, block_ms, state)
+            yield from self._step("decode", tokens, block_ms, state)
             done += tokens
         ttft_ms = 1000 * (first_s - came_s)
         tpot_ms = 1000 * (self._now_s - first_s) / max(job.output_tokens - 1, 1)
-        return Served(
-            ttft_ms=ttft_ms,
-            tpot_ms=tpot_ms,
-            energy_j=self._energy_j - before_j,
-            late_first=ttft_ms > goals.ttft_ms * (1 + 1e-9),
-            late_tokens=tpot_ms > goals.tpot_ms * (1 + 1e-9),
+        self._served.append(
+            Served(
+                ttft_ms=ttft_ms,
+                tpot_ms=tpot_ms,
+                energy_j=self._energy_j - before_j,
+                late_first=ttft_ms > goals.ttft_ms * (1 + 1e-9),
+                late_tokens=tpot_ms > goals.tpot_ms * (1 + 1e-9),
+            )
         )
 
     def _state(
@@ -155,15 +200,17 @@ class Simulation:
             waiting=sum(at <= self._now_s for at in later_s),
         )
 
-    def _step(self, phase: Phase, tokens: int, ms_S: np.ndarray, state: ControlState) -> None:
-        switch_ms = self._choose(state)
+    def _step(
+        self, phase: Phase, tokens: int, ms_S: Vector, state: ControlState
+    ) -> Generator[ControlState, Clocks, None]:
+        switch_ms = self._choose((yield state))
         power_S = self._model.prefill_w_S if phase == "prefill" else self._model.decode_w_S
         busy_ms = float(ms_S[self._setting]) / (1.0 - min(state.load, 0.95)) + switch_ms
         power_w = float(power_S[self._setting])
         spent_j = power_w * busy_ms / 1000
         self._energy_j += spent_j
         self._pass(phase, busy_ms / 1000, power_w)
-        self._controller.seen(
+        self._seen(
             Step(
                 phase=phase,
                 tokens=tokens,
@@ -175,9 +222,9 @@ class Simulation:
             )
         )
 
-    def _choose(self, state: ControlState) -> float:
+    def _choose(self, clocks: Clocks) -> float:
         """Set the clocks; the milliseconds that a change costs."""
-        wanted = self._model.index_of(self._controller.decide(state))
+        wanted = self._model.index_of(clocks)
         if self._temperature_c > self._model.thermal.limit_c:
             self._throttled += 1
             wanted = int(np.argmin(self._model.decode_w_S))  # the firmware's own brake
@@ -186,7 +233,7 @@ class Simulation:
         self._switches += changed
         return self._model.switch_ms if changed else 0.0
 
-    def _idle_until(self, at_s: float) -> None:
+    def _idle_until(self, at_s: float) -> Generator[ControlState, Clocks, None]:
         if at_s <= self._now_s:
             return
         state = ControlState(
@@ -194,7 +241,7 @@ class Simulation:
             tpot_allowed_ms=0.0, clocks=self._model.clocks(self._setting),
             temperature_c=self._temperature_c, load=self._load(self._now_s), battery=self._battery,
         )  # fmt: skip
-        self._choose(state)
+        self._choose((yield state))
         power_w = float(self._model.idle_w_S[self._setting])
         self._idle_j += power_w * (at_s - self._now_s)
         self._pass("idle", at_s - self._now_s, power_w)
