@@ -31,6 +31,7 @@ from floe.privacy.base import Detector
 from floe.privacy.detector import RuleDetector
 from floe.testing.leak_cases import FRIENDLY, Case, cases, public_text
 from floe.testing.leak_edge import (
+    CLOSE_PATH,
     Kind,
     LeakEdge,
     Listed,
@@ -133,12 +134,13 @@ def run_leak_test(
                     ledger_path=folder / f"{kind}-{policy}.jsonl",
                 )
                 stack.callback(edge.close)
-                app = doors.edge(edge.answer, edge.counters)
+                app = edge.with_a_way_to_close(doors.edge(edge.answer, edge.counters))
                 edges.append((edge, stack.enter_context(live(app)).url))
         asyncio.run(_ask_all(all_cases, [url for _, url in edges], seen, at_once, progress))
         for edge, url in edges:
             watch.see("metrics", httpx.get(f"{url}/metrics", trust_env=False).text)
             watch.see("ledger", edge.ledger_path.read_bytes())
+            httpx.get(f"{url}{CLOSE_PATH}", trust_env=False)
     return _report(all_cases, watch, seen, sum(t.questions for t in taps), began_s)
 
 

@@ -33,6 +33,7 @@ from floe.testing.scripted_engine import AdapterKey, ScriptedEngine
 
 Kind = Literal["floe", "openai"]
 PolicyName = Literal["strict", "balanced"]
+CLOSE_PATH = "/leak-test-close"
 WAIT_MS = 4_000.0
 DETECTOR_TIMEOUT_MS = 2_000
 _CASE = re.compile(rb"case-([0-9]+)\)")
@@ -193,8 +194,21 @@ class LeakEdge:
         counted: Mapping[str, float] = self.cloud.counters().figures()
         return counted
 
+    def with_a_way_to_close(self, app: Any) -> Any:
+        """`app`, which closes the cloud's connections in its own loop when CLOSE_PATH is asked."""
+
+        async def closing(scope: Any, receive: Any, send: Any) -> None:
+            if scope.get("path") != CLOSE_PATH:
+                await app(scope, receive, send)
+                return
+            await self.cloud.close()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+        return closing
+
     def close(self) -> None:
-        """Close the ledger; connections end with their server."""
+        """Close the ledger."""
         self._ledger.close()
 
     def _cloud(self, kind: Kind, url: str) -> LogitCloud | OpenAICloud:

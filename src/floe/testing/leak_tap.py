@@ -58,6 +58,8 @@ class Tap:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for _ in range(5):  # let the loop tell the transports that they are closed
+                await asyncio.sleep(0)
 
         self._loop.run_until_complete(serve())
         self._loop.close()
