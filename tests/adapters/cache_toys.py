@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ class FileStore:
         self._root = root
         self.broken: set[str] = set()
         self.reads: list[str] = []
+        self.far: set[str] = set()
+        self.fetched: list[str] = []
         self.stored = {}
         for name, size in sizes.items():
             folder = root / name
@@ -46,6 +48,7 @@ class FileStore:
         )
 
     def find(self, name: str, digest: str) -> StoredAdapter:
+        name = name or digest.removeprefix("d-")
         if name in self.broken:
             raise BadAdapter(f"{name} is gone")
         return self.stored[name]
@@ -60,7 +63,11 @@ class FileStore:
         out.write(stored.gguf.read_bytes())
 
     def tier(self, stored: StoredAdapter) -> Tier:
-        return "disk"
+        return "remote" if stored.manifest.name in self.far else "disk"
+
+    def fetch(self, stored: StoredAdapter) -> None:
+        self.fetched.append(stored.manifest.name)
+        self.far.discard(stored.manifest.name)
 
 
 class FileMix:
@@ -142,3 +149,44 @@ async def settled(kept: AdapterCache[Handle]) -> None:
     """Until nothing is loaded or freed any more."""
     while tasks := kept._admission.loader.tasks:
         await asyncio.wait(tasks)
+
+
+class Slow:
+    """For `run` on a virtual loop: loads take `ms[name]` or `default_ms`, the rest no time."""
+
+    def __init__(self, default_ms: float = 100.0, **ms: float) -> None:
+        self.default_ms, self.ms = default_ms, ms
+        self.began: list[tuple[float, str]] = []
+        self.running = self.most_running = 0
+
+    async def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        if function.__name__ not in ("_read", "fetch"):
+            return function(*args)
+        name = args[0].name if function.__name__ == "_read" else args[0].removeprefix("d-")
+        self.began.append((asyncio.get_running_loop().time(), name))
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(self.ms.get(name, self.default_ms) / 1000)
+        finally:
+            self.running -= 1
+        return function(*args)
+
+    @property
+    def order(self) -> list[str]:
+        return [name for _, name in self.began]
+
+
+def loop_s() -> float:
+    """The running loop's clock, for caches on virtual time; 0 outside of one."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return 0.0
+
+
+def slow_cache(
+    store: FileStore, memory: Memory, budget: int, slow: Slow, **more: Any
+) -> AdapterCache[Handle]:
+    """A cache on virtual time."""
+    return cache(store, memory, budget, run=slow, clock_s=loop_s, **more)

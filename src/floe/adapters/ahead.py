@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic
 
@@ -19,6 +20,8 @@ NOBODY = ""
 """The tenant of what nobody asked for: it evicts nothing that is guaranteed to anyone."""
 
 _AGAIN_S = 1.0
+
+log = logging.getLogger("floe.adapters")
 
 
 class LookAhead(Generic[H]):
@@ -41,6 +44,7 @@ class LookAhead(Generic[H]):
         self._is_idle = is_idle
         self._seeking: Candidate | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.note = ""
 
     def look(self, admission: Admission[H]) -> None:
         """Begin with the best candidate, if there is one; come back when it is there."""
@@ -52,7 +56,9 @@ class LookAhead(Generic[H]):
             likely=lambda limit: self._policy.likely(at_s=now_s, limit=limit),
             at_s=now_s,
         )
-        self._seeking = next(candidates, None)
+        found = next(candidates, None)
+        is_full = found is not None and found.kind == "predicted" and not self._may_predict(1)
+        self._seeking = None if is_full else found
         if self._seeking is not None:
             admission.loader.start(self._seek(self._seeking, admission))
         elif self._timer is None and self._foresight.is_watching:
@@ -67,28 +73,34 @@ class LookAhead(Generic[H]):
         digest = candidate.share.digest
         try:
             slot = await self._fresh(candidate.share)
-        except FloeError:
+            if self._is_timely(slot, candidate):
+                victims = self._room(slot, candidate)
+                if victims is not None:
+                    admission.bring_ahead(slot, victims, kind=candidate.kind)
+                else:
+                    self._foresight.skip(digest, until_s=self._now_s() + _AGAIN_S)
+        except Exception as error:
             self._foresight.skip(digest, until_s=self._now_s() + BROKEN_S)
+            if not isinstance(error, FloeError):
+                log.exception("adapter cache: loading ahead failed")
+                self.note = f"loading adapters ahead failed: {type(error).__name__}"
         else:
-            victims = self._room(slot, candidate)
-            if victims is not None:
-                admission.bring_ahead(slot, victims, kind=candidate.kind)
-            elif digest not in self._table.slots:
-                self._foresight.skip(digest, until_s=self._now_s() + _AGAIN_S)
+            self.note = ""
         finally:
             self._seeking = None
         admission.pump()
 
+    def _is_timely(self, slot: Slot[H], candidate: Candidate) -> bool:
+        """Whether nobody came first while it was looked up, and it is still to be loaded."""
+        is_current = self._foresight.is_current(candidate, self._now_s())
+        return slot.key not in self._table.slots and self._is_idle() and is_current
+
     def _room(self, slot: Slot[H], candidate: Candidate) -> list[Slot[H]] | None:
-        """What has to go for it; None if that is not worth it, or somebody came first."""
+        """What has to go for it; None if there is no room or that is not worth it."""
         now_s, kind = self._now_s(), candidate.kind
-        if slot.key in self._table.slots or not self._is_idle():
-            return None
-        if not self._foresight.is_current(candidate, now_s):
-            return None
         if slot.n_bytes > self._table.limit_bytes([slot], tenant=NOBODY):
             return None
-        if kind == "predicted" and not self._may_predict(slot):
+        if kind == "predicted" and not self._may_predict(slot.n_bytes):
             return None
         expected, preferred = self._foresight.expected, self._foresight.preferred(now_s)
         is_asked = kind == "expected"
@@ -104,10 +116,10 @@ class LookAhead(Generic[H]):
         worth = self._foresight.is_worth(candidate, [v.key for v in victims], self._load_ms)
         return victims if worth else None
 
-    def _may_predict(self, slot: Slot[H]) -> bool:
+    def _may_predict(self, n_bytes: int) -> bool:
         unused = [s.n_bytes for s in self._table.slots.values() if s.ahead == "predicted"]
         room = AHEAD_SHARE * self._table.budget_bytes
-        return len(unused) < AT_MOST and sum(unused) + slot.n_bytes <= room
+        return len(unused) < AT_MOST and sum(unused) + n_bytes <= room
 
     def _load_ms(self, digest: str) -> float:
         slot = self._table.slots.get(digest)

@@ -216,7 +216,11 @@ class AdapterCache(Generic[H]):
     def notes(self) -> tuple[str, ...]:
         """What works less well than it should, for health reports."""
         lost = self._table.lost_bytes
-        more = [self._policy.note, f"{lost} bytes of adapters could not be freed" if lost else ""]
+        more = [
+            self._policy.note,
+            self._ahead.note,
+            f"{lost} bytes of adapters could not be freed" if lost else "",
+        ]
         return (*self._pinned.notes, *(note for note in more if note))
 
     @property

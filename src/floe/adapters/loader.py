@@ -41,6 +41,7 @@ class Loader(Generic[H]):
         """
         self._load, self._unload, self._run = load, unload, run
         self._loaded, self._failed, self._lost, self._idle = loaded, failed, lost, idle
+        self._clock_s = time.monotonic
         self._turn = asyncio.Lock()
         self.tasks: set[asyncio.Task[None]] = set()
         self._loading: tuple[str, float] | None = None
@@ -50,7 +51,7 @@ class Loader(Generic[H]):
     def stuck(self) -> str:
         """Which load does not come to an end; "" if none."""
         loading = self._loading
-        if loading is None or time.monotonic() - loading[1] < STUCK_S:
+        if loading is None or self._clock_s() - loading[1] < STUCK_S:
             return ""
         return f"the load of adapter {loading[0]!r} has run for over {STUCK_S:.0f} s"
 
@@ -81,7 +82,7 @@ class Loader(Generic[H]):
                 await self._free(victims)
                 if not slot.is_wanted:
                     raise Unwanted
-                self._loading = (slot.name, time.monotonic())
+                self._loading = (slot.name, self._clock_s())
                 tier, began_s = slot.where(), asyncio.get_running_loop().time()
                 handle, size = await self._run(self._read, slot)
                 took_ms = 1000 * (asyncio.get_running_loop().time() - began_s)

@@ -108,14 +108,13 @@ class GuardedPolicy:
 
     def victims(self, need_bytes: int, evictable: Mapping[str, int], *, at_s: float) -> list[str]:
         """Distinct keys of `evictable`, no more than are needed; all if they do not suffice."""
-        if need_bytes <= 0:
+        if need_bytes <= 0 or not evictable:
             return []
         asked = dict(evictable)  # what the policy does to it is its own affair
         named = self._ask(lambda p: p.victims(need_bytes, asked, at_s=at_s))
-        if named is not None and (fault := _fault(named, need_bytes, evictable)):
+        if self._policy is not None and (fault := _fault(named, need_bytes, evictable)):
             self._fall_back(fault)
-            named = None
-        if named is None:
+        if self._policy is None or named is None:
             named = self._recency.victims(need_bytes, evictable, at_s=at_s)
         return _needed(named, need_bytes, evictable)
 
