@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from floe.adapters.policies.books import Books
+from floe.adapters.policies.caution import Caution
 from floe.adapters.policies.ghost import Ghost
 from floe.adapters.policies.lfu import Gdsf, Lfu, LfuDa
 from floe.adapters.policies.lru import Lru
@@ -48,6 +49,7 @@ class Learned(Books):
         self._budget_bytes: int | None = None
         self._resident: dict[str, int] = {}
         self._fresh: dict[str, int] = {}
+        self._caution = Caution()
         self._n_bytes = 0
         self._asked: Use | None = None
         self._load_ms: dict[str, float] = {}
@@ -66,6 +68,7 @@ class Learned(Books):
         self._asked = use
         self._load_ms[use.key] = use.load_ms
         self._fresh.pop(use.key, None)
+        self._caution.used(use, resident=resident, within=self._value.life)
         for ghost in self._ghosts:
             ghost.request(use, self._budget_bytes)
         self._judge()
@@ -104,6 +107,7 @@ class Learned(Books):
         self._resident[use.key] = use.n_bytes
         if prefetched:
             self._fresh[use.key] = self._value.history.tick
+        self._caution.admitted(use, prefetched=prefetched)
         if self._budget_bytes is not None:
             self._budget_bytes = max(self._budget_bytes, self._n_bytes)
 
@@ -111,6 +115,7 @@ class Learned(Books):
         """See `ReplacementPolicy`."""
         self._n_bytes -= self._resident.pop(key, 0)
         self._fresh.pop(key, None)
+        self._caution.evicted(key)
 
     def forget(self, key: str) -> None:
         """See `ReplacementPolicy`."""
@@ -148,8 +153,18 @@ class Learned(Books):
         self._budget_bytes = max(self._budget_bytes, least)
 
     def likely(self, *, at_s: float, limit: int) -> Sequence[tuple[str, float]]:
-        """By expected saving, with the chance of a use while an adapter stays in memory."""
-        return self._value.likely(at_s=at_s, limit=limit)
+        """By expected saving, with the chance of a use soon.
+
+        That of adapters not in memory is divided by what prefetches taught (see `Caution`), so that
+        a caller who compares chance * load time with that of the victims prefetches what pays.
+        """
+        doubt = self._caution.factor
+        found = [
+            (p if key in self._resident else p / doubt, key)
+            for key, p in self._value.likely(at_s=at_s, limit=limit)
+        ]
+        found.sort(key=lambda row: -row[0] * self._load_ms.get(row[1], 1.0))
+        return [(key, p) for p, key in found]
 
     # --- keeping
 

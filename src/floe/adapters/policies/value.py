@@ -26,6 +26,8 @@ _PRIOR = {"horizon": 1.0, "rate_100": 0.3, "rate_400": 0.4, "rate_1600": 0.3}
 """Logit = log(rate * horizon) before anything is learned: the usual decayed frequency, and an
 adapter just seen starts at its best, so it is given time to show itself.
 """
+SOON = 8
+"""Ticks ahead that a prefetch looks."""
 _EVERY = 8
 _EXAMPLES = 8
 _STEP = 0.1
@@ -41,7 +43,7 @@ class Value(Books):
     def __init__(self, *, seed: int = 7) -> None:
         self.history = History()
         prior_F = [_PRIOR.get(f, 0.0) for f in FEATURES]
-        self.predictors = [Predictor(prior_F, step=_STEP) for _ in SHARES]
+        self.predictors = [Predictor(prior_F, step=_STEP) for _ in (*SHARES, SOON)]
         self.life = 64.0
         self._rng = np.random.default_rng(seed)
         self._resident: dict[str, int] = {}
@@ -76,7 +78,8 @@ class Value(Books):
     def horizons(self) -> list[int]:
         """In ticks, multiples of the pace of study; the scale is a power of two."""
         life = 2.0 ** round(math.log2(self.life))
-        return [max(_EVERY, int(life * share) // _EVERY * _EVERY) for share in SHARES]
+        steps = [max(_EVERY, int(life * share) // _EVERY * _EVERY) for share in SHARES]
+        return [*steps, SOON]
 
     # --- deciding
 
@@ -85,7 +88,7 @@ class Value(Books):
         x_nF = self.history.features(slots_n, at_s)
         return [
             predictor.probability_n(_seen_from(x_nF, horizon))
-            for predictor, horizon in zip(self.predictors, self.horizons(), strict=True)
+            for predictor, horizon in list(zip(self.predictors, self.horizons(), strict=True))[:-1]
         ]
 
     def values(self, slots_n: NDArray[np.int64], at_s: float) -> Array:
@@ -96,7 +99,7 @@ class Value(Books):
         stale_n = slots_n[self._scored_N[slots_n] != self.history.tick]
         if len(stale_n):
             rate_n = np.zeros(len(stale_n))
-            for p_n, horizon in zip(self.chances(stale_n, at_s), self.horizons(), strict=True):
+            for p_n, horizon in zip(self.chances(stale_n, at_s), self.horizons()[:-1], strict=True):
                 rate_n -= np.log1p(-np.minimum(p_n, _SURE)) / horizon
             history = self.history
             worth_n = history.load_ms_N[stale_n] / np.maximum(history.bytes_N[stale_n], 1.0)
@@ -138,12 +141,13 @@ class Value(Books):
                 self._scored_N[slot] = -1.0
 
     def likely(self, *, at_s: float, limit: int) -> Sequence[tuple[str, float]]:
-        """By expected saving, with the chance of a use while an adapter stays in memory."""
+        """By expected saving, with the chance of a use within `SOON` requests."""
         keys = list(self.history.slot)
         if not keys or limit <= 0:
             return ()
         slots_n = np.fromiter(self.history.slot.values(), dtype=np.int64, count=len(keys))
-        p_n = self.chances(slots_n, at_s)[1]
+        x_nF = _seen_from(self.history.features(slots_n, at_s), SOON)
+        p_n = self.predictors[-1].probability_n(x_nF)
         order_n = np.argsort(-p_n * self.history.load_ms_N[slots_n], kind="stable")[:limit]
         return [(keys[j], float(p_n[j])) for j in order_n.tolist()]
 
