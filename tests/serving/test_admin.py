@@ -372,6 +372,49 @@ async def test_a25_a_stream_goes_on_while_an_adapter_loads(world: World) -> None
         assert (await loading)[0] == 200
 
 
+async def test_what_is_pinned_stays_until_the_configuration_says_otherwise(world: World) -> None:
+    await world.admin.load("a", "one", replace=False)
+    pinning = StoreAdmin(
+        store=world.store, cache=world.cache, folder=str(world.folder), pinned=("a",)
+    )
+    async with client_of(world.service(Script(), admin=pinning, notes=lambda: ["a note"])) as c:
+        status, said = await post(c, UNLOAD, lora_name="a")
+        assert (status, "is named in adapters.pinned" in said) == (400, True)
+        replaced = await post(c, LOAD, lora_name="a", lora_path="deep/two", load_inplace=True)
+        assert replaced[0] == 200
+        assert (await c.get("/v1/adapters")).json()["notes"] == ["a note"]
+
+
+async def test_the_start_runs_beside_the_first_requests(world: World) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def start() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    app = build_app(world.service(Script(), start=start))
+    async with app.router.lifespan_context(app):
+        await asyncio.wait_for(began.wait(), 10)
+    assert ended.is_set()
+
+
+async def test_a_start_that_fails_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    failed = asyncio.Event()
+
+    async def start() -> None:
+        failed.set()
+        raise RuntimeError("the text of nobody")
+
+    app = build_app(world.service(Script(), start=start))
+    async with app.router.lifespan_context(app):
+        await asyncio.wait_for(failed.wait(), 10)
+    assert "request start failed: RuntimeError at test_admin.py" in caplog.text
+    assert "nobody" not in caplog.text
+
+
 async def test_changes_come_one_after_the_other(world: World) -> None:
     orders = [world.admin.load(n, p, replace=True) for n in "ab" for p in ("one", "deep/two")]
     results = await asyncio.gather(*orders, world.admin.unload("b"), return_exceptions=True)

@@ -212,6 +212,7 @@ def _as_table(found: dict[str, Any], *, now_s: float) -> str:
         lines = ["no adapters; add one with: floe adapters add FOLDER"]
     if found.get("cache"):
         lines += ["", *_summary(found["cache"])]
+    lines += [f"note     {note}" for note in found.get("notes") or ()]
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
@@ -30,6 +30,10 @@ class Cache(Protocol):
         """Its adapters in memory while the block runs; raises BadAdapter, Busy."""
         ...
 
+    def start(self) -> Awaitable[None]:
+        """Names may mean something else now: keep in memory what is pinned."""
+        ...
+
     def forget(self, digest: str) -> Awaitable[None]:
         """Free the content, at once or when the last lease of it ends."""
         ...
@@ -47,9 +51,11 @@ class StoreAdmin:
         store: AdapterStore,
         cache: Cache,
         folder: str,
+        pinned: Collection[str] = (),
         gone: Callable[[str], None] = lambda _digest: None,
     ) -> None:
         self._store, self._cache, self._gone = store, cache, gone
+        self._pinned = frozenset(pinned)
         self._folder = Path(folder).expanduser() if folder else None
         self._turn = asyncio.Lock()
 
@@ -82,11 +88,21 @@ class StoreAdmin:
                         await asyncio.to_thread(self._undo, name, before)
                         await self._forget(digest)
                     raise
+            await self._cache.start()
             if before is not None and not same:
                 await self._forget(before.manifest.digest)
 
     async def unload(self, name: str) -> None:
-        """Take the name out of the store. Raises NotFound."""
+        """Take the name out of the store.
+
+        Raises:
+            NotFound: no such name. BadRequest: configuration pins it, the next start would fail.
+        """
+        if name in self._pinned:
+            raise BadRequest(
+                f"adapter {name!r} is named in adapters.pinned: take it out of there first",
+                param="lora_name",
+            )
         async with self._turn:
             stored = await asyncio.to_thread(self._named, name)
             await asyncio.to_thread(self._store.remove, name)

@@ -115,7 +115,9 @@ def listing(service: Service, caller: Caller) -> Json:
         if name.startswith("adapter_")
     }
     shared = not (caller.is_admin or caller.tenant not in service.tenants)
-    return {"object": "list", "data": rows, "cache": None if shared else cache}
+    if shared:
+        return {"object": "list", "data": rows, "cache": None, "notes": []}
+    return {"object": "list", "data": rows, "cache": cache, "notes": list(service.notes())}
 
 
 def _row(model: ModelRecord) -> Json:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,7 +21,7 @@ from floe.serving.callers import KeyRing, caller_of
 from floe.serving.connection import Slots
 from floe.serving.edge import Edge, Guard
 from floe.serving.embeddings import embedded, embedding_ask
-from floe.serving.errors import Forbidden, document
+from floe.serving.errors import Forbidden, document, note
 from floe.serving.exchange import AnswerEndpoint
 from floe.serving.feedback import Answered, feedback_route
 from floe.serving.metrics import CONTENT_TYPE, Metrics
@@ -66,9 +67,28 @@ def build_app(service: Service) -> Starlette:
         ],
         middleware=[Middleware(Edge, guard=guard, metrics=metrics)],
         exception_handlers={HTTPException: _http_error},
+        lifespan=lambda _: _started(service),
     )
     app.router.redirect_slashes = False
     return app
+
+
+@asynccontextmanager
+async def _started(service: Service) -> AsyncIterator[None]:
+    """The service's start runs beside the first requests; one that fails stops nobody."""
+
+    async def start() -> None:
+        try:
+            await service.start()
+        except Exception as error:
+            note(error, request_id="start")
+
+    starting = asyncio.ensure_future(start())
+    try:
+        yield
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
 
 def _reading_routes(service: Service, metrics: Metrics) -> list[Route]:

@@ -57,7 +57,7 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
             count_tokens=edge.embedding.count_tokens,
         ),
         versions=versions(edge),
-        alive=lambda: edge.engine.failure,
+        alive=lambda: edge.engine.failure or edge.cache.failure or None,
         ready=lambda: edge.engine.failure,
         counters=lambda: {**counters(edge), **(hot.counters() if hot else {})},
         api_key=secrets.api_key,
@@ -67,10 +67,13 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
         tenant_keys=secrets.tenant_keys,
         admin_key=secrets.admin_key,
         base_names={edge.engine.info.name},
+        start=edge.cache.start,
+        notes=lambda: edge.cache.notes,
         admin=StoreAdmin(
             store=edge.store,
             cache=edge.cache,
             folder=edge.config.serve.adapter_folder,
+            pinned=edge.config.adapters.pinned,
             gone=edge.router.forget,
         ),
         feedback=lambda said: edge.router.feedback(

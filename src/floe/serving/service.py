@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -110,6 +110,10 @@ def no_counters() -> Mapping[str, float]:
     return {}
 
 
+async def nothing_to_start() -> None:
+    """The start of a part that has none."""
+
+
 def no_figures() -> Sequence[Figure | Spread]:
     """The answer of a part that measures nothing."""
     return ()
@@ -126,6 +130,8 @@ class Service:
     labels or buckets. `tenants` are the known ones besides "default", by name; each has a key in
     `tenant_keys`. `base_names` are the base model's. `admin` and `feedback` are None where the
     part behind them is not there; `feedback` says whether the router could still learn from it.
+    `start` runs on the server's loop while requests are answered already; `notes` say what works
+    less well than it should.
     """
 
     answer: Callable[[Request], AsyncGenerator[Event, None]]
@@ -143,6 +149,8 @@ class Service:
     tenant_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     admin_key: str | None = field(default=None, repr=False)
     base_names: Collection[str] = ()
+    start: Callable[[], Awaitable[None]] = nothing_to_start
+    notes: Callable[[], Sequence[str]] = tuple
     admin: AdapterAdmin | None = None
     feedback: Callable[[Feedback], bool] | None = None
 
