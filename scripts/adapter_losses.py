@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--most", type=int, help="stop after so many of the shuffled prompts")
     args = parser.parse_args()
     began = time.process_time()
     engine = open_engine(ModelConfig(threads=1, max_contexts=1), home=home())
@@ -184,9 +185,11 @@ def main() -> None:
         loads = time_loads(engine, store)
         scorer = Scorer(engine, store)
         prompts = chosen([*trained_kinds(args.data), *other_kinds(args.data)], scorer.fits)
+        prompts = prompts[: args.most]
         rows = args.work / "adapter_losses.jsonl"
         done = [json.loads(x) for x in rows.read_text().splitlines()] if rows.exists() else []
         with rows.open("a") as file:
+            done = done[: len(prompts)]
             for n, prompt in enumerate(prompts[len(done) :], start=len(done)):
                 done.append(scorer.losses(prompt))
                 file.write(json.dumps(done[-1]) + "\n")
@@ -234,7 +237,7 @@ def write(
             for s in scorer.stored
         ],
         "kinds": kinds,
-        "counts": COUNT,
+        "counts": {part: sum(p.part == part for p in prompts) for part in COUNT},
         "loads": loads,
         "data": {
             **{s.name: f"{s.data}; {s.licence}; {s.attribution}" for s in SOURCES},

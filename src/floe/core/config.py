@@ -116,7 +116,7 @@ class RoutingConfig:
     learner: Literal["bandit", "gate"] = "bandit"
     miss_cost_per_s: float = 1.0
     nats_per_cosine: float = 2.0
-    exploration: float = 0.05
+    exploration: float = 0.01
     forgetting: float = 1.0
     context_width: int = 32
 
