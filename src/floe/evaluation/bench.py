@@ -21,6 +21,7 @@ from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
 from floe.evaluation.processes import environment
+from floe.evaluation.routing_bench import routing_benchmark
 from floe.evaluation.servers import floe_server
 from floe.models.pull import ensure
 
@@ -139,6 +140,10 @@ BENCHMARKS = {
     "fusion": Benchmark(
         summary="tokens of two models over an emulated network: speed, exactness, takeovers",
         run=fusion_benchmark,
+    ),
+    "routing": Benchmark(
+        summary="how often the router is right, and what learning with costs saves",
+        run=routing_benchmark,
     ),
     "paging": Benchmark(
         summary="first tokens of a live server with 64 adapters and room for 8, beside LRU",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.files import atomic_write, safe_name
-from floe.evaluation import decode_page, fusion_page, paging_page
+from floe.evaluation import decode_page, fusion_page, paging_page, routing_page
 from floe.evaluation.goals import Chart, Figures, Goal
 from floe.evaluation.plot import Lines
 
@@ -27,6 +27,9 @@ class Page:
 PAGES: Mapping[str, Page] = {
     "decode": Page(goals=decode_page.GOALS, charts=decode_page.CHARTS),
     "fusion": Page(goals=fusion_page.GOALS, plots=fusion_page.PLOTS),
+    "routing": Page(
+        goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS
+    ),
     "paging": Page(goals=paging_page.GOALS, charts=paging_page.CHARTS),
 }
 

@@ -6,7 +6,8 @@ meets the same router without parts of it, with the same prompts, noise and prio
 
 Totals are per request, in nats a token: `loss` is what is lost against the best adapter for each
 prompt, `paging` what was waited for loads (`miss_cost_per_s` a second; loads ahead of use count in
-full), `total` both; `whole` has the unavoidable loss in it too. `regret` is against the best fixed set with the best choice for each prompt.
+full), `total` both; `whole` has the unavoidable loss in it too. `regret` is against the best fixed
+set with the best choice for each prompt.
 Settings were tuned on other seeds and, for the replay, other prompts than are reported here.
 """
 
@@ -92,7 +93,7 @@ def shipped_centroids() -> NDArray[np.float32]:
         for a in card()["adapters"]
     ]
     table = np.array(rows, dtype=np.float32)
-    return table / np.linalg.norm(table, axis=1, keepdims=True)
+    return np.asarray(table / np.linalg.norm(table, axis=1, keepdims=True))
 
 
 def world_figures(world: World, config: RoutingConfig, *, seed: int) -> dict[str, float]:
