@@ -23,7 +23,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from semantic.fit import fit, platt
-from semantic.sources import SEED, Case, Text, by_source, confaide, negatives, privacy_lens, split_of
+from semantic.sources import (
+    SEED,
+    Case,
+    Text,
+    by_source,
+    confaide,
+    negatives,
+    privacy_lens,
+    split_of,
+)
 from semantic.templates import lines, sentences
 
 from floe.models.pull import ensure
@@ -257,7 +266,7 @@ def held_out(cases: list[Case], general: list[Text], data: Path) -> list[dict[st
     for source, texts in by_source(general, "test").items():
         if source in ("self_instruct", "mt_bench", "ifeval"):
             add(source, 0, texts)
-        elif source in ("gsm8k", "pubmedqa", "mbpp"):
+        elif source in ("gsm8k", "pubmedqa"):
             add(source, 0, texts[:100])
     for language in ("en", "zh"):
         add(f"templates_{language}", 1, template_texts("private", language, "test", 4))

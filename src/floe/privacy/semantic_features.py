@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 MAX_WINDOW_CHARS = 400
 HASH_SIZE = 8192
@@ -22,18 +23,22 @@ IS_CHINESE = CUES.index("is_chinese")
 
 _END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=\S)|(?<=[。！？；])(?=\S)|\n+")
 _WORD = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+)?|\d[\d.,]*|[\u4e00-\u9fff]+|[?!？！]")
-_FIRST = frozenset(
-    "i i'm i've i'd i'll my me mine myself we we're we've our us ours".split()
-)
-_THIRD = frozenset("he she him her his hers they their them he's she's".split())
-_KIN = frozenset(
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_FIRST = _set("i i'm i've i'd i'll my me mine myself we we're we've our us ours")
+_THIRD = _set("he she him her his hers they their them he's she's")
+_KIN = _set(
     "mother father mom mum dad sister brother wife husband son daughter aunt uncle cousin "
     "boyfriend girlfriend ex partner boss colleague coworker neighbour neighbor friend client "
-    "patient roommate flatmate manager parents kids".split()
+    "patient roommate flatmate manager parents kids"
 )
-_ASKS = frozenset(
+_ASKS = _set(
     "what how why which who when where explain write list describe give summarise summarize "
-    "translate compare create generate is are does do can find suggest".split()
+    "translate compare create generate is are does do can find suggest"
 )
 
 
@@ -68,7 +73,7 @@ def windows(text: str) -> list[tuple[int, int]]:
 def features(text: str, *, known_words: frozenset[int]) -> Features:
     """What one window shows. `known_words`: `word_id` of words that are no names in capitals."""
     words, chinese = _split(text, known_words)
-    pairs = {f"{a} {b}" for a, b in zip(words, words[1:], strict=False)}
+    pairs = {f"{a} {b}" for a, b in pairwise(words)}
     cues = _cues(text, words, chinese)
     return Features(
         words=_places({*words, *pairs}),
