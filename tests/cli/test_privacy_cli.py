@@ -102,3 +102,16 @@ def test_a_torn_last_line_is_mentioned(path: Path) -> None:
         "whole; the last line is torn (11 bytes, cut short while written)\n"
     )
     assert json.loads(run("--json").stdout)["torn_end_bytes"] == 11
+
+
+def test_entries_of_files_put_aside_are_counted_and_shown(path: Path) -> None:
+    book = EgressLedger(path=path, max_file_bytes=500)
+    for i in range(6):
+        book.record("https://cloud.example/v1", b"x", "nothing private", f"req-{i}")
+    book.close()
+    data = json.loads(run("--last", "5", "--json").stdout)
+    assert [e["request_id"] for e in data["entries"]] == [f"req-{i}" for i in range(1, 6)]
+    assert (data["total_entries"], data["last_hash"]) == (6, data["entries"][-1]["hash"])
+    assert run().stdout.endswith(f"6 entries in {path}; the chain is whole\n")
+    (path.parent / "egress.0001.jsonl").unlink()
+    assert "the chain is broken at line 1 of egress.0002.jsonl: a line before" in run().stdout

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floe.core.errors import FloeError
-from floe.privacy.ledger import GENESIS, EgressLedger
+from floe.privacy.ledger import EgressLedger
+from floe.privacy.ledger_chain import GENESIS, inspect_ledger, older_files
 
 SECRET = b"my sister was admitted"
 
@@ -269,3 +270,79 @@ def test_lines_cut_off_at_the_end_cannot_be_seen(path: Path) -> None:
     ledger = fill(path, 3)
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
     assert (ledger.verify().sound, ledger.verify().entries) == (True, 2)
+
+
+# --- files put aside
+
+
+def fill_small(path: Path, n: int) -> EgressLedger:
+    ledger = EgressLedger(path=path, max_file_bytes=1500)
+    for i in range(n):
+        ledger.record("https://cloud.example/v1", b"%d" % i, "allowed", f"req-{i}")
+    return ledger
+
+
+def test_a_full_file_is_put_aside_and_the_chain_goes_on(path: Path) -> None:
+    ledger = fill_small(path, 20)
+    older = older_files(path)
+    assert [f.name for f in older] == [f"egress.{n:04d}.jsonl" for n in range(1, len(older) + 1)]
+    assert len(older) >= 3
+    assert all(f.stat().st_size < 2200 for f in [*older, path])
+    report, entries = inspect_ledger(path)
+    assert (report.sound, report.entries, len(entries)) == (True, 20, 20)
+    assert [e.request_id for e in entries] == [f"req-{i}" for i in range(20)]
+    assert report.last_hash == entries[-1].hash
+    assert ledger.verify() == report
+    assert inspect_ledger(path, last=3)[1] == entries[-3:]
+    assert inspect_ledger(path, last=0)[1] == []
+    fill_small(path, 1).close()
+    assert inspect_ledger(path)[0].entries == 21
+
+
+def test_a_change_in_a_file_put_aside_or_its_loss_is_found(path: Path) -> None:
+    fill_small(path, 12).close()
+    first, *_ = older_files(path)
+    whole = first.read_text()
+    first.write_text(whole.replace("req-1", "req-9"))
+    report = inspect_ledger(path)[0]
+    assert (report.broken_file, report.broken_line) == ("egress.0001.jsonl", 2)
+    assert report.problem == "the line was changed"
+    first.unlink()
+    report = inspect_ledger(path)[0]
+    assert (report.broken_file, report.broken_line) == ("egress.0002.jsonl", 1)
+    assert "a line before it is missing or new, or the files before this one" in report.problem
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"time":"20'])
+def test_a_writer_killed_while_it_puts_a_file_aside_costs_nothing(path: Path, torn: bytes) -> None:
+    fill_small(path, 3).close()
+    path.rename(path.with_name("egress.0001.jsonl"))
+    if torn:
+        path.write_bytes(torn)
+    fill_small(path, 2).close()
+    report = inspect_ledger(path)[0]
+    assert (report.sound, report.entries, report.torn_lines) == (True, 5, int(bool(torn)))
+
+
+def _write_many_small(path: Path, n: int) -> None:
+    fill_small(path, n)
+
+
+def test_processes_and_threads_put_files_aside_together(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_write_many_small, args=(path, 40)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    ledger = fill_small(path, 0)
+    threads = [
+        threading.Thread(target=lambda: [ledger.record("d", b"x", "r", "q") for _ in range(40)])
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for worker in [*threads, *processes]:
+        worker.join()
+    assert [p.exitcode for p in processes] == [0, 0]
+    report = ledger.verify()
+    assert (report.sound, report.entries) == (True, 200)
+    assert len(older_files(path)) >= 20

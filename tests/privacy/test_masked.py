@@ -365,7 +365,11 @@ def prompted(engine: ScriptedEngine) -> Callable[[Sequence[Message], str | None]
 
 
 async def live_request(
-    kind: str, sent: Sent, policy: str = "balanced", mask: Mask | None = for_cloud
+    kind: str,
+    sent: Sent,
+    policy: str = "balanced",
+    mask: Mask | None = for_cloud,
+    weight: float = 0.4,
 ) -> list[Event]:
     """One request through `answer` with the real gate, fusers, clients and services."""
     small = ScriptedEngine(seed=1, answers={"letter": SAID}, ended=0.0)
@@ -385,7 +389,7 @@ async def live_request(
     pieces = [small.token_bytes(i) for i in range(small.info.n_vocab)]
     eos_ids = small.info.eos_ids
     fusing: dict[str, Any] = {
-        "weight": 0.4,
+        "weight": weight,
         "limits": Limits(budget_ms=9000, first_budget_ms=9000),
         "alignment": Alignment(token_bytes=pieces, eos_ids=eos_ids),
         "eos_ids": eos_ids,
@@ -474,3 +478,26 @@ async def test_without_a_mask_the_text_to_mask_stays_here() -> None:
     start = (await live_request("another tokenizer", sent, mask=None))[0]
     assert isinstance(start, Started)
     assert (start.verdict.action, start.cloud, sent.payloads) == ("mask", "", [])
+
+
+def said(events: list[Event]) -> bytes:
+    return b"".join(e.draw.data for e in events if isinstance(e, Token))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_b19_masking_for_the_cloud_never_rewrites_the_user_s_answer(kind: str) -> None:
+    """The SLM alone decides at weight 1: what the cloud is shown must not change a byte."""
+    sent = Sent()
+    masked_answer = said(await live_request(kind, sent, weight=1.0))
+    kept_answer = said(await live_request(kind, Sent(), weight=1.0, policy="strict"))
+    assert sent.payloads
+    assert masked_answer == kept_answer == SAID.encode()
+
+
+async def test_b16_an_answer_with_values_is_the_same_in_a_stream_and_as_a_whole() -> None:
+    """Nothing is masked on the way to the user, so there is nothing that could be masked twice."""
+    events = await live_request("another tokenizer", Sent())
+    pieces = "".join(e.text for e in events if isinstance(e, Token | Finished))
+    assert pieces.encode() == said(events)
+    assert "[" not in pieces
+    assert pieces.startswith("Dear Ada King, we wrote to ada@example.org")

@@ -13,7 +13,7 @@ from floe.cli import privacy_explain, privacy_measure, privacy_scan
 from floe.cli.common import JsonOption
 
 if TYPE_CHECKING:
-    from floe.privacy.ledger import Egress, LedgerReport
+    from floe.privacy.ledger_chain import Egress, LedgerReport
 
 app = typer.Typer(help="What is private, what would leave the device, and what has left it.")
 
@@ -42,7 +42,7 @@ def ledger(
     """
     from floe.assemble import LEDGER
     from floe.core.config import home
-    from floe.privacy.ledger import inspect_ledger
+    from floe.privacy.ledger_chain import inspect_ledger
 
     path = home() / LEDGER
     if _is_missing(path):
@@ -50,14 +50,13 @@ def ledger(
         said = f"no ledger at {path}: nothing was recorded as sent"
         print(json.dumps(nothing) if as_json else said)
         return
-    report, entries = inspect_ledger(path)
-    shown = entries[-last:] if last else []
+    report, shown = inspect_ledger(path, last=last)
     if as_json:
         print(_as_json(report, shown, path))
     else:
         for e in shown:
             print(f"{e.time}  {e.bytes:>7} bytes  {e.destination}  {e.reason}  {e.request_id}")
-        print(_summary(report, len(entries), path))
+        print(_summary(report, path))
     if not report.sound:
         raise typer.Exit(1)
 
@@ -81,15 +80,19 @@ def _as_json(report: LedgerReport, shown: list[Egress], path: Path) -> str:
             "path": str(path),
             "problem": report.problem,
             "broken_line": report.broken_line,
+            "broken_file": report.broken_file,
             "torn_end_bytes": report.torn_end_bytes,
+            "total_entries": report.entries,
+            "last_hash": report.last_hash,
         }
     )
 
 
-def _summary(report: LedgerReport, n_entries: int, path: Path) -> str:
-    state = "whole"
+def _summary(report: LedgerReport, path: Path) -> str:
+    n_entries, state = report.entries, "whole"
     if not report.sound:
-        state = f"broken at line {report.broken_line}: {report.problem}"
+        where = "" if report.broken_file == path.name else f" of {report.broken_file}"
+        state = f"broken at line {report.broken_line}{where}: {report.problem}"
     text = f"{n_entries} {'entry' if n_entries == 1 else 'entries'} in {path}; the chain is {state}"
     if report.torn_end_bytes:
         text += f"; the last line is torn ({report.torn_end_bytes} bytes, cut short while written)"

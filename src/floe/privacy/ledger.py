@@ -1,15 +1,16 @@
 """What left the device: an append-only file of JSON lines, each chained to the one before.
 
-Written before the bytes are sent. It holds their digest, never the bytes. The chain shows a line
-changed, removed or put in between; it cannot show that the newest lines were cut off: what is
-left then fits. Only a copy of the newest hash, kept elsewhere, could show that.
+Written before the bytes are sent. It holds their digest, never the bytes. A file that has grown
+large is put aside as egress.0001.jsonl and so on, and the chain goes on in a new one; none is ever
+deleted. The chain shows a line changed, removed or put in between; it cannot show that the newest
+lines were cut off: what is left then fits. Only a copy of the newest hash, kept elsewhere, could
+show that.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import re
@@ -17,62 +18,38 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from floe.core.errors import FloeError
+from floe.privacy.ledger_chain import (
+    GENESIS,
+    Egress,
+    LedgerReport,
+    Walk,
+    aside_name,
+    inspect_ledger,
+    last_entry,
+    line_of,
+    number_of,
+    older_files,
+    sealed,
+)
 
-GENESIS = "0" * 64
+MAX_FILE_BYTES = 16_000_000
+"""About 40,000 entries, which are checked in a second."""
 _log = logging.getLogger(__name__)
-_TAIL_BYTES = 65_536
 _MAX_FIELD_CHARS = 512
 _USERINFO = re.compile(r"(?<=//)[^/@\s]*@")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Egress:
-    """One sending. `sha256` is the payload's, `prev` and `hash` chain the lines.
-
-    `torn_bytes` counts the bytes of a half written line that this entry closed.
-    """
-
-    time: str
-    destination: str
-    bytes: int
-    sha256: str
-    reason: str
-    request_id: str
-    prev: str
-    torn_bytes: int = 0
-    hash: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerReport:
-    """What `verify` found: `broken_line` is the first line that does not fit, from 1.
-
-    `torn_end_bytes` counts what stands behind the last whole entry: a line cut short while it
-    was written. The next entry closes it.
-    """
-
-    entries: int
-    torn_lines: int
-    broken_line: int | None = None
-    problem: str = ""
-    torn_end_bytes: int = 0
-
-    @property
-    def sound(self) -> bool:
-        """Whether every line fits."""
-        return self.broken_line is None
 
 
 class EgressLedger:
     """Safe for threads, processes (flock) and forks; a killed writer costs at most its own line."""
 
-    def __init__(self, *, path: Path, fsync: bool = False) -> None:
-        """Open or create `path`, readable by its owner only.
+    def __init__(
+        self, *, path: Path, fsync: bool = False, max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        """Open or create `path`, readable by its owner only; above `max_file_bytes` a new one.
 
         `fsync` also makes every line survive a power cut, for some milliseconds each. A file
         whose chain is broken is logged as a warning and goes on: the break stays visible.
@@ -82,6 +59,7 @@ class EgressLedger:
         """
         self._path = path
         self._fsync = fsync
+        self._max_file_bytes = max_file_bytes
         self._lock = threading.Lock()
         self._fd = -1
         self._pid = 0
@@ -101,9 +79,10 @@ class EgressLedger:
             FloeError: the line could not be written, so nothing may be sent.
         """
         digest = hashlib.sha256(payload).hexdigest()
+        self._make_room()
         with self._locked() as size:
             prev, torn, closing = self._tail(size)
-            entry = _sealed(
+            entry = sealed(
                 Egress(
                     time=datetime.now(UTC).isoformat(timespec="microseconds"),
                     destination=_USERINFO.sub("", destination)[:_MAX_FIELD_CHARS],
@@ -115,7 +94,7 @@ class EgressLedger:
                     torn_bytes=torn,
                 )
             )
-            line = closing + _line(entry)
+            line = closing + line_of(entry)
             self._append(line)
             self._known = (size + len(line), entry.hash)
         return entry
@@ -129,7 +108,7 @@ class EgressLedger:
         return inspect_ledger(self._path)[1]
 
     def verify(self) -> LedgerReport:
-        """Walk the chain from the first line.
+        """Walk the chain from the first line of the oldest file.
 
         Raises:
             FloeError: the file cannot be read.
@@ -148,9 +127,7 @@ class EgressLedger:
         """Hold the file against threads and processes; yields its size in bytes."""
         with self._lock:
             try:
-                if self._fd < 0 or self._pid != os.getpid():
-                    self._open()
-                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                self._lock_file()
                 try:
                     if os.fstat(self._fd).st_nlink == 0:
                         raise FileNotFoundError(2, "the file was removed")
@@ -166,6 +143,34 @@ class EgressLedger:
                     f"cannot write the egress ledger {self._path}: {error.strerror}. Nothing was "
                     "sent. Make it writable, or set privacy.ledger = false"
                 ) from error
+
+    def _lock_file(self) -> None:
+        """Lock the file that is at the path now: another writer may have put ours aside."""
+        while True:
+            if self._fd < 0 or self._pid != os.getpid():
+                self._open()
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if os.fstat(self._fd).st_nlink == 0 or self._is_current():
+                return
+            os.close(self._fd)  # gives the lock back
+            self._fd = -1
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), self._path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def _make_room(self) -> None:
+        """Rename a full file; whoever gets the lock next finds out and opens the new one."""
+        if 0 <= self._known[0] < self._max_file_bytes:
+            return
+        with self._locked() as size:
+            if size < self._max_file_bytes or self._tail(size)[1]:
+                return
+            older = older_files(self._path)
+            number = 1 + (number_of(older[-1]) if older else 0)
+            self._path.rename(self._path.with_name(aside_name(self._path, number)))
 
     def _open(self) -> None:
         # A descriptor inherited by fork would share its lock with the parent.
@@ -188,21 +193,22 @@ class EgressLedger:
         """Hash of the last whole entry, the torn bytes behind it, and what closes their line."""
         if size == self._known[0]:
             return self._known[1], 0, b""
-        want = _TAIL_BYTES
-        while True:
-            start = max(0, size - want)
-            data = os.pread(self._fd, size - start, start)
-            lines = data.split(b"\n")
-            closing = b"\n" if lines[-1] else b""
-            torn = 0
-            for line in reversed(lines if start == 0 else lines[1:]):
-                entry = _parsed(line)
-                if entry is not None:
-                    return entry.hash, torn, closing
-                torn += len(line)
-            if start == 0:
-                return GENESIS, torn, closing
-            want *= 16
+        if size == 0:
+            return self._older_hash(), 0, b""
+        entry, torn, closing = last_entry(self._fd, size)
+        return (entry.hash if entry is not None else self._older_hash()), torn, closing
+
+    def _older_hash(self) -> str:
+        """Hash of the last entry of the newest file put aside."""
+        older = older_files(self._path)
+        if not older:
+            return GENESIS
+        fd = os.open(older[-1], os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            entry, _, _ = last_entry(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        return entry.hash if entry is not None else GENESIS
 
     def _append(self, line: bytes) -> None:
         rest = memoryview(line)
@@ -212,7 +218,7 @@ class EgressLedger:
             os.fsync(self._fd)
 
     def _warn_if_broken(self) -> None:
-        report = self.verify()
+        report = Walk(start=self._older_hash()).over(self._path)
         if not report.sound:
             _log.warning(
                 "the egress ledger %s is broken at line %d: %s. New lines are written behind it; "
@@ -221,75 +227,3 @@ class EgressLedger:
                 report.broken_line,
                 report.problem,
             )
-
-
-def inspect_ledger(path: Path) -> tuple[LedgerReport, list[Egress]]:
-    """The state of the chain and every whole entry, oldest first; opens `path` for reading only.
-
-    Raises:
-        FloeError: the file cannot be read.
-    """
-    parsed = [(_parsed(line), len(line)) for line in _lines(path)]
-    return _report(parsed), [entry for entry, _ in parsed if entry is not None]
-
-
-def _report(lines: list[tuple[Egress | None, int]]) -> LedgerReport:
-    """Walk the chain from the first of (entry, bytes of its line)."""
-    prev, torn, entries, torn_lines = GENESIS, 0, 0, 0
-    for number, (entry, n_bytes) in enumerate(lines, start=1):
-        if entry is None:
-            torn, torn_lines = torn + n_bytes, torn_lines + 1
-            continue
-        if entry.torn_bytes != torn:
-            return _broken(entries, torn_lines, number, "the unreadable lines before it do not fit")
-        if entry.prev != prev:
-            return _broken(entries, torn_lines, number, "a line before it is missing or new")
-        if _sealed(entry).hash != entry.hash:
-            return _broken(entries, torn_lines, number, "the line was changed")
-        prev, torn, entries = entry.hash, 0, entries + 1
-    return LedgerReport(entries=entries, torn_lines=torn_lines, torn_end_bytes=torn)
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise OSError(22, "it is not a regular file")
-        data = path.read_bytes()
-    except OSError as error:
-        raise FloeError(
-            f"cannot read the egress ledger {path}: {error.strerror}. Run this as the user who "
-            "runs floe; if it is no file, move it away (it is written when something first leaves)"
-        ) from error
-    lines = data.split(b"\n")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _line(entry: Egress) -> bytes:
-    return json.dumps(asdict(entry), separators=(",", ":")).encode() + b"\n"
-
-
-def _sealed(entry: Egress) -> Egress:
-    values = asdict(entry) | {"hash": ""}
-    data = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
-    return Egress(**(values | {"hash": hashlib.sha256(data).hexdigest()}))
-
-
-def _parsed(line: bytes) -> Egress | None:
-    """The entry of a line; None when it is no entry."""
-    try:
-        values = json.loads(line)
-        entry = Egress(**values)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return entry if _typed(entry) else None
-
-
-def _typed(entry: Egress) -> bool:
-    numbers = (entry.bytes, entry.torn_bytes)
-    texts = (entry.time, entry.destination, entry.sha256, entry.reason, entry.request_id)
-    chained = (entry.prev, entry.hash)
-    return all(type(n) is int for n in numbers) and all(isinstance(t, str) for t in texts + chained)
-
-
-def _broken(entries: int, torn_lines: int, line: int, problem: str) -> LedgerReport:
-    return LedgerReport(entries=entries, torn_lines=torn_lines, broken_line=line, problem=problem)
