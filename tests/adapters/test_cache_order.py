@@ -15,7 +15,7 @@ from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, Busy
 from floe.testing.virtual_time import run_virtual
 
-SIZES = {name: 100 for name in "abcdefgh"}
+SIZES = dict.fromkeys("abcdefgh", 100)
 
 
 @pytest.fixture

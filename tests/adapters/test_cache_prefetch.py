@@ -14,7 +14,7 @@ from floe.adapters.recency import Recency
 from floe.core.config import TenantConfig
 from floe.testing.virtual_time import run_virtual
 
-SIZES = {name: 100 for name in "abcdefgh"} | {"huge": 900}
+SIZES = dict.fromkeys("abcdefgh", 100) | {"huge": 900}
 
 
 class Oracle(Recency):

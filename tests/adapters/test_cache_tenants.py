@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from cache_toys import FileStore, Handle, Memory, Slow, cache, route, slow_cache
@@ -58,7 +57,7 @@ async def test_a_burst_evicts_nothing_that_is_guaranteed(store: FileStore) -> No
     figures = kept.by_tenant()
     assert figures["t"].resident_bytes == 30 and figures["t"].guaranteed_bytes == 40
     assert figures["other"].misses + figures["other"].hits == 6
-    with pytest.raises(BadAdapter, match="need 65 bytes .* is 100, 40 of it are others' own"):
+    with pytest.raises(BadAdapter, match=r"need 65 bytes .* is 100, 40 of it are others' own"):
         await use(kept, "d", "f", tenant="other")
     await use(kept, "d", "f", tenant="t")  # what nobody else is promised is t's as well
 

@@ -106,7 +106,7 @@ class Loader(Generic[H]):
             try:
                 return self._load(path, key=slot.key), size
             except BadAdapter as error:  # a path of the host tier tells nobody anything
-                message = error.message.replace(str(path), f"adapter {slot.name!r}")
+                message = error.message.replace(str(path), repr(slot.name))
                 is_host = path.is_relative_to("/proc")
                 raise (BadAdapter(message) if is_host else error) from error
 

@@ -58,15 +58,16 @@ class Remote:
                     total += len(chunk)
                     if total > max_bytes:
                         raise BadAdapter(f"{self.url}/{name} is larger than {max_bytes} bytes")
-                    if time.monotonic() - began_s > self._deadline_s:
+                    if time.monotonic() - began_s >= self._deadline_s:
                         raise BadAdapter(f"{self.url}/{name} took over {self._deadline_s:.0f} s")
                     write(chunk)
         except BadAdapter:
             raise
-        except FileNotFoundError as error:
-            raise NotFound(f"there is no {self.url}/{name}") from error
         except Exception as error:  # every file system has errors of its own
-            kind = type(error).__name__
+            cause = error.__cause__ or error  # a web server that is away is "not found", too
+            if isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+                raise NotFound(f"there is no {self.url}/{name}") from error
+            kind = type(cause).__name__
             raise BadAdapter(f"cannot read {self.url}/{name}: {kind}. Try again") from error
 
 

@@ -21,7 +21,10 @@ class Tiers:
 
     def entries(self) -> tuple[Entry, ...]:
         """Every name of the store."""
-        return self._store.entries()
+        entries = self._store.entries()
+        found = [e.stored for e in entries if e.stored is not None]
+        self._stored.update((stored.manifest.digest, stored) for stored in found)
+        return entries
 
     def find(self, name: str, digest: str) -> StoredAdapter:
         """The adapter with that content; raises BadAdapter."""
