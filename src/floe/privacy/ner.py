@@ -19,6 +19,7 @@ from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Span
 from floe.privacy.ner_int8 import with_int8
 from floe.privacy.ner_names import PERSON_KINDS, PLACE_KINDS, Labelled
+from floe.privacy.ner_cache import Remembered
 from floe.privacy.ner_spans import spans_of
 from floe.privacy.normalise import normalise
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WINDOW_TOKENS = 128  # about the 480 characters in which the model finds most
+_CACHED_TEXTS, _CACHED_CHARS = 256, 200_000
 _MARGIN_TOKENS = 16  # labels so near a cut are taken from the neighbouring window
 
 
@@ -42,7 +44,8 @@ class NerFiles:
 class NerDetector:
     """Finds what `threshold` of the model's probability supports; see `ner_spans` for what counts.
 
-    One thread, no telemetry. Safe to share between threads: a session's run has no state.
+    One thread, no telemetry. Safe to share between threads: a session's run has no state. The
+    findings in the last 256 texts are kept in memory, for a chat sends its history every time.
     """
 
     name = "rampart"
@@ -83,11 +86,19 @@ class NerDetector:
         if self._cls is None or self._sep is None:
             raise BadModel(f"{files.tokenizer} lacks [CLS] or [SEP]; it is not this model's")
         self._threshold = threshold
+        self._found = Remembered(max_entries=_CACHED_TEXTS, max_chars=_CACHED_CHARS)
         self._names = _of_kinds(self._labels, PERSON_KINDS)
         self._places = _of_kinds(self._labels, PLACE_KINDS)
 
     def find(self, text: str) -> list[Span]:
         """Spans by start, in code points of `text`."""
+        known = self._found.get(text)
+        if known is None:
+            known = tuple(self._find(text))
+            self._found.put(text, known)
+        return list(known)
+
+    def _find(self, text: str) -> list[Span]:
         copy = normalise(text, fold=False)
         # The tokenizer refuses lone surrogates; one code point stays one.
         readable = _SURROGATE.sub("\ufffd", copy.text)

@@ -24,6 +24,13 @@ _PATRONYMIC = re.compile(
 )
 _CAPITALISED = re.compile(r"[A-ZÀ-ÖØ-Þ][a-zß-ÿ]")
 _ACRONYM_CHARS = 5
+_CAMEL = re.compile(
+    r"(?<!^Mc)(?<!^Mac)(?<!^De)(?<!^La)(?<!^Le)(?<!^Van)(?<=[a-z])[A-Z]|[A-Z]{2}[a-z]{2}|[0-9]"
+)
+_SYMBOL = re.compile(r"[{}\[\]()<=;_\\|*#@$&\"]")
+_CODE_SYMBOLS, _CODE_SHARE = 5, 0.06
+_PREFIXES = frozenset("._/$<[{@#\\")
+_SUFFIXES = frozenset("_=[(/\\<`")
 _NOBODY = frozenset(
     (
         *("he", "she", "it", "we", "you", "they", "i", "his", "her", "my", "the", "this"),
@@ -39,7 +46,9 @@ _ORGANISATION = (
     r"(?:Inc|LLC|Ltd|PLC|GmbH|Co|Corp|Corporation|Company|Group|Orchestra|University|College"
     r"|School|Institute|Foundation|Investments?|Research|Consulting|Technolog(?:y|ies)|Services"
     r"|Partners|Bank|Club|Systems?|Solutions|Networks?|Sons|Holdings|Industries|Associates|Media"
-    r"|Labs?|Capital|Ventures|Records|Museum|Hospital|Airport|Park|Bridge|Prize|Award|Cup)"
+    r"|Labs?|Capital|Ventures|Records|Museum|Hospital|Airport|Park|Bridge|Prize|Award|Cup"
+    r"|Motors|Energy|Airways|Airlines|Foods|Shipping|Telecom|Insurance|Software|Electronics|Steel"
+    r"|Logistics|Studios|Pictures|Press|Times|News|Pharma(?:ceuticals)?|Semiconductors?|Stores?)"
 )
 _ORGANISED = re.compile(
     rf"(?:(?:,|,? and| &)? [A-Z][\w'’-]*){{0,3}},? (?:(?:and|&) )?{_ORGANISATION}(?![A-Za-z])"
@@ -83,6 +92,8 @@ class _Word:
     place: float
     is_rare: bool
     is_other: bool
+    is_identifier: bool
+    in_code: bool
 
     @property
     def bare(self) -> str:
@@ -111,15 +122,32 @@ def common_words() -> frozenset[str]:
     return _listed("words")
 
 
+@cache
+def known_places() -> frozenset[str]:
+    """Cities and states of one word in lower case that are no names."""
+    return _listed("places")
+
+
 def _listed(name: str) -> frozenset[str]:
     packed = (files("floe.privacy") / "data" / f"{name}.txt.xz").read_bytes()
     return frozenset(lzma.decompress(packed).decode().split("\n")) - {""}
 
 
+def has_capitals(text: str) -> bool:
+    """Whether the text uses them as names do."""
+    return _CAPITALISED.search(text) is not None
+
+
+def is_code(text: str) -> bool:
+    """Whether the text is a program, a table of settings or the like, by its symbols."""
+    symbols = len(_SYMBOL.findall(text))
+    return symbols >= _CODE_SYMBOLS and symbols >= _CODE_SHARE * len(text)
+
+
 def with_names(text: str, tokens: Sequence[Labelled]) -> list[Labelled]:
     """The tokens, those of likely names labelled as such."""
     out = list(tokens)
-    mixed = _CAPITALISED.search(text) is not None
+    mixed, in_code = has_capitals(text), is_code(text)
     at = 0
     for match in _WORD.finditer(text):
         start, end = match.span()
@@ -130,19 +158,30 @@ def with_names(text: str, tokens: Sequence[Labelled]) -> list[Labelled]:
             last += 1
         inside = out[at:last]
         if inside:
-            verdict = _is_name(_word(match.group(), inside), mixed=mixed)
+            word = _word(match.group(), inside, _is_identifier(text, start, end), in_code)
+            verdict = _is_name(word, mixed=mixed)
             out[at:last] = [_told(token, i, verdict) for i, token in enumerate(inside)]
         at = last
     return out
 
 
-def _word(text: str, tokens: Sequence[Labelled]) -> _Word:
+def _is_identifier(text: str, start: int, end: int) -> bool:
+    """Whether a word is part of a program: "NDArray", "self.lora", "sha(", "-tokio"."""
+    if _CAMEL.search(text[start:end]):
+        return True
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    return before in _PREFIXES or after in _SUFFIXES
+
+
+def _word(text: str, tokens: Sequence[Labelled], is_identifier: bool, in_code: bool) -> _Word:
     kinds = PERSON_KINDS | PLACE_KINDS | {""}
     return _Word(
         text=text,
         name=max(token.name for token in tokens),
         place=max(token.place for token in tokens),
         is_rare=len(tokens) > 1,
+        is_identifier=is_identifier,
+        in_code=in_code,
         is_other=any(t.score >= EVEN and t.kind not in kinds for t in tokens),
     )
 
@@ -161,15 +200,18 @@ def _is_name(word: _Word, *, mixed: bool) -> bool | None:
     """Whether it is one; None to leave it to the model. `mixed`: the text has capital letters."""
     if word.is_other or (word.place > word.name and word.place >= EVEN):
         return None
-    if word.bare in _NOBODY:
+    if word.bare in _NOBODY or word.is_identifier or word.bare in known_places():
         return False
+    if word.in_code:
+        return word.is_known and word.name >= EVEN
     if word.text[0].islower():
         if word.is_common or (mixed and not word.is_known):
             return False
-        return word.name >= LOWER if word.is_known else None
-    if word.is_known and word.name >= KNOWN:
+        return word.name >= (EVEN if mixed else LOWER) if word.is_known else None
+    acronym = mixed and word.text.isupper() and 2 <= len(word.text) <= _ACRONYM_CHARS
+    if word.is_known and word.name >= (SURE_ENOUGH if acronym else KNOWN):
         return True
-    if mixed and word.text.isupper() and 2 <= len(word.text) <= _ACRONYM_CHARS:
+    if acronym:
         return False
     if word.place > word.name or word.is_common:
         return None

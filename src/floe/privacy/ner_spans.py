@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
-from floe.privacy.ner_names import Labelled, is_exercise, is_organisation, with_names
+from floe.privacy.ner_names import (
+    Labelled,
+    has_capitals,
+    is_code,
+    is_exercise,
+    is_organisation,
+    known_places,
+    with_names,
+)
+from floe.privacy.ner_numbers import is_somebodys
 
 _ENTITIES = {
     "EMAIL": "EMAIL_ADDRESS",
@@ -35,13 +44,22 @@ _ENTITIES = {
     "URL": "URL",
 }
 _ALONE = {"CITY": "GPE", "STATE": "GPE", "ZIP_CODE": "ZIP_CODE"}
-_NUMBERS = {"PHONE", "TAX_ID", "BANK_ACCOUNT", "ROUTING_NUMBER", "GOVERNMENT_ID", "PASSPORT"}
+_NUMBERS = {
+    *("PHONE", "TAX_ID", "BANK_ACCOUNT", "ROUTING_NUMBER", "GOVERNMENT_ID", "PASSPORT"),
+    "DRIVERS_LICENSE",
+}
 _PARTS = {"PERSON", "STREET_ADDRESS"}
 _EXACT = {"BUILDING_NUMBER", "STREET_NAME", "SECONDARY_ADDRESS", "ZIP_CODE"}
 _PLACED = {"SECONDARY_ADDRESS", "STREET_NAME"}
 _WEAK = 0.4
 _BETWEEN = re.compile(r"[\s,.'’-]{0,4}")
-_MIN_ID_DIGITS = 5
+_LETTERS = re.compile(r"[^\W\d_]+")
+_MIN_PLACE_CHARS = 12
+_STREET = re.compile(
+    r"\b(?:st|street|rd|road|ave|avenue|blvd|lane|ln|drive|dr|way|court|ct|square|apt|suite|unit|box"
+    r"|floor)\b|[^\W\d_](?:stra(?:ss|ß)e|gade|gata|vej|weg|laan|straat|katu|ulica|utca)\b",
+    re.IGNORECASE,
+)
 _INTRODUCED = re.compile(
     r"(?<![A-Za-z])(?:name(?: is|'s| was|\?)?:?|(?:i am|i'm|this is|it's) |patient:?|client:?"
     r"|customer:?|employee:?|mr\.?|mrs\.?|ms\.?|miss|dr\.?|prof\.?|dear|sincerely,?|regards,?"
@@ -144,16 +162,29 @@ def _judge(text: str, group: Sequence[Piece]) -> tuple[str, float]:
         return entity, 1.0 if _is_person(text, group) else _WEAK
     if entity == "STREET_ADDRESS":
         if kinds & (_EXACT if len(kinds) > 1 else _PLACED):
-            return entity, 1.0
+            return entity, 1.0 if _is_street(text, group) else _WEAK
         if kinds == {"ZIP_CODE"} and _ZIP.search(text[: group[0].start][-_INTRODUCTION_CHARS:]):
             return "ZIP_CODE", 1.0
         return _ALONE.get(first, entity), _WEAK
     if entity == "URL":
         return entity, _WEAK
+    start, end = group[0].start, group[-1].end
     if first in _NUMBERS:
-        digits = sum(c.isdigit() for c in text[group[0].start : group[-1].end])
-        return entity, 1.0 if digits >= _MIN_ID_DIGITS else _WEAK
+        return entity, 1.0 if is_somebodys(text, start, end, phone=first == "PHONE") else _WEAK
+    if first == "EMAIL":
+        return entity, 1.0 if "@" in text[start:end] else _WEAK
     return entity, 1.0
+
+
+def _is_street(text: str, group: Sequence[Piece]) -> bool:
+    """Whether an address is written as one: with capitals where the text has any, or "street"."""
+    place = text[group[0].start : group[-1].end]
+    if all(word.lower() in known_places() for word in _LETTERS.findall(place)):
+        return False
+    if any(c.isupper() for c in place) or _STREET.search(place):
+        return True
+    plain = has_capitals(text) or is_code(text)
+    return not plain and len(place) >= _MIN_PLACE_CHARS and any(c.isdigit() for c in place)
 
 
 def _is_person(text: str, group: Sequence[Piece]) -> bool:
