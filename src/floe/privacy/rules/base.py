@@ -97,7 +97,7 @@ def accept(value: str) -> bool:
 class PatternRule:
     """A pattern whose matches pass `check`; `context` lifts `score` to `context_score`.
 
-    A score of 0 means the shape alone says nothing. With a group named "value" only that group
+    A score of 0 means the shape alone says nothing. With a group named "value" that matched only that group
     is the finding, and what stands around it in the pattern is its context.
     """
 
@@ -122,8 +122,9 @@ class PatternRule:
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
-        group = "value" if "value" in self.pattern.groupindex else 0
+        named_value = "value" in self.pattern.groupindex
         for match in self.pattern.finditer(text):
+            group = "value" if named_value and match["value"] is not None else 0
             start, end = match.span(group)
             if not self.check(match.group(group)):
                 continue

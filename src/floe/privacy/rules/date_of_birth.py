@@ -25,6 +25,16 @@ _NAMES = (
     r"|出生日期|出生年月日?|生日|出生于|生于)"
 )
 
+BEHIND = PatternRule(
+    name="date_of_birth_behind",
+    entity="DATE_OF_BIRTH",
+    pattern=re.compile(
+        r"(?:19|20)[0-9]{2} ?[年./-] ?[0-9]{1,2} ?[月./-] ?[0-9]{1,2} ?[日号]?"
+        r"(?=\s?(?:出生|生(?![产效日活成])|生日|生人|诞生))"
+    ),
+    score=0.8,
+    needs=Needs(digits=4, cues=any_of("生")),
+)
 RULE = PatternRule(
     name="date_of_birth",
     needs=Needs(

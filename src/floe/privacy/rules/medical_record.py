@@ -10,7 +10,7 @@ from floe.privacy.rules.hints import Needs, any_of
 _NAMES = (
     r"(?:(?<![A-Za-z0-9])(?:MRN|PHN|EMPI|medical record|hospital|patient|health record|case file"
     r"|chart|admission|inpatient|outpatient|Fallnummer|Patientennummer|Patienten-ID|NIP)"
-    r"|病历号?|住院号|门诊号|就诊号|患者编号|病案号|病人编号)"
+    r"|病历[号卡本]?|住院[号编]|门诊[号编]|就诊[号卡编]|诊疗卡|挂号|患者编号|患者号|病案号?|病人编号|检查号|化验单号?|处方号?)"
 )
 
 RULE = PatternRule(
@@ -19,12 +19,12 @@ RULE = PatternRule(
         digits=5,
         cues=any_of(
             *("mrn", "phn", "empi", "record", "hospital", "patient", "case", "chart", "admission"),
-            *("fallnummer", "nip", "病", "院号", "门诊号", "就诊号", "患者"),
+            *("fallnummer", "nip", "病", "院", "诊", "挂号", "患者", "检查号", "化验", "处方"),
         ),
     ),
     entity="MEDICAL_RECORD_NUMBER",
     pattern=re.compile(
-        rf"{_NAMES}(?:[ _-]?(?:number|num|no\.?|nr\.?|id|identifier|ID|#))?"
+        rf"{_NAMES}(?:[ _-]?(?:number|num|no\.?|nr\.?|id|identifier|#|号码?|编号|号))?"
         r"\s?(?:is|was|为|是)?[:#=：]?\s?#?"
         r"(?P<value>[A-Za-z]{0,4}-?[0-9]{2,4}(?:[-/ ]?[0-9]{2,6}){1,3}[A-Za-z]?)(?![0-9A-Za-z])",
         re.IGNORECASE,

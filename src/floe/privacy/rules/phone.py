@@ -45,6 +45,8 @@ _CONTEXT = words(
 _US = re.compile(r"(?:1[-. ])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[-. ])[2-9][0-9]{2}[-. ][0-9]{4}")
 _TRUNK = re.compile(r"\(?0[1-9][0-9]{0,4}\)?[ ./-]{1,2}[0-9].*")
 _CN_MOBILE = re.compile(r"1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}")
+# Chinese company hotlines, which belong to nobody (no US area code is 400).
+_SERVICE = re.compile(r"400[ -]?[0-9]{3,4}[ -]?[0-9]{3,4}")
 _LABEL_BEFORE = re.compile(
     r"(?<![A-Za-z])(?:tel|phone|fax|mobile|cell|desk|office|telefon|telefax|handy|whatsapp|电话|手机|传真)"
     r"(?: ?(?:no|nr|number|号码?)\.?)?\.?[:：]? ?$",
@@ -75,6 +77,8 @@ class PhoneRule:
         for match in _CANDIDATE.finditer(text):
             value = match[0]
             digits = digits_of(_EXTENSION.sub("", value))
+            if _SERVICE.fullmatch(value):
+                continue
             if not _MIN_DIGITS <= len(digits) <= _MAX_DIGITS or _DATE.fullmatch(value):
                 continue
             score = _score(value, digits, text, match)
