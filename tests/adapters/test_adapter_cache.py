@@ -15,7 +15,7 @@ from floe.adapters.cache import AdapterCache
 from floe.adapters.mix import MixCache
 from floe.adapters.store import AdapterStore
 from floe.core.errors import BadAdapter, BadRequest, Busy
-from floe.core.route import Route, Share
+from floe.core.route import Route, Share, TooLarge
 
 SIZES = {"a": 100, "b": 100, "c": 100, "big": 150}
 
@@ -401,3 +401,37 @@ async def test_a_real_mix_of_a_real_store(tmp_path: Path, memory: Memory) -> Non
             lease = kept.lease(Route(shares=shares), expected_tokens=1000)
             assert len(await stack.enter_async_context(lease)) == 1
     assert mix.composed_count == len(memory.loads) == 1
+
+
+async def test_a_routed_mix_too_large_says_what_of_it_fits(
+    store: FileStore, memory: Memory
+) -> None:
+    kept = cache(store, memory, 249)
+    shares = [("a", 0.2), ("big", 0.5), ("b", 0.3)]
+    asked = Route(
+        shares=tuple(Share(name=n, digest=f"d-{n}", weight=w) for n, w in shares),
+        how="routed",
+        reason="by content",
+    )
+    with pytest.raises(TooLarge, match="adapters a, big, b need 350 bytes") as refused:
+        async with kept.lease(asked):
+            pass
+    fitting = refused.value.fitting
+    assert [(s.name, round(s.weight, 9)) for s in fitting.shares] == [("big", 1.0)]
+    assert (fitting.how, fitting.reason) == ("routed", "by content; only big fit the memory")
+    assert kept.counters().trimmed == 1 and memory.loads == []
+    async with kept.lease(fitting) as leased:
+        assert [h.key for h, _ in leased] == ["d-big"]
+    kept = cache(store, memory, 250)
+    with pytest.raises(TooLarge) as refused:
+        async with kept.lease(asked):
+            pass
+    assert [(s.name, round(s.weight, 9)) for s in refused.value.fitting.shares] == [
+        ("big", 0.625),
+        ("b", 0.375),
+    ]
+    kept = cache(store, memory, 99)
+    with pytest.raises(TooLarge) as refused:
+        async with kept.lease(asked):
+            pass
+    assert refused.value.fitting.shares == () and kept.counters().trimmed == 0

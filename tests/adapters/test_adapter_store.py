@@ -491,3 +491,32 @@ def test_any_base_is_remembered(store: AdapterStore, tmp_path: Path) -> None:
     stored = store.add(folder, any_base=True)
     assert stored.manifest.base_model == "other"
     assert isinstance(store.tensors(stored), LoraTensors)
+
+
+def test_a_list_reads_again_only_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of adapters are looked up for every request."""
+    store = AdapterStore(tmp_path / "store", toys.model())
+    for seed, name in enumerate(("one", "two", "three")):
+        store.add(toys.folder(tmp_path / name, seed=seed), name=name)
+    store.entries()
+    read: list[str] = []
+
+    def counted(path: Path, **more: Any) -> Any:
+        read.append(path.stem)
+        return read_record(path, **more)
+
+    monkeypatch.setattr("floe.adapters.store.read_record", counted)
+    before = store.entries()
+    digest = store.list()[0].manifest.digest
+    assert store.find("one", digest) and read == []
+    store.set_centroid("two", None)
+    read.clear()
+    assert {e.name for e in store.entries()} == {"one", "two", "three"} and read == ["two"]
+    gguf = next(e.stored for e in before if e.name == "three" and e.stored).gguf
+    gguf.write_bytes(b"short")
+    assert [e.state for e in store.entries()] == ["registered", "failed", "registered"]
+    gguf.unlink()
+    gguf.symlink_to(tmp_path / "store" / "shipped.json")
+    assert [e.state for e in store.entries()] == ["registered", "failed", "registered"]

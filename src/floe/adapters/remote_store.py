@@ -25,7 +25,8 @@ from floe.adapters.lora import LoraTensors
 from floe.adapters.manifest import Record
 from floe.adapters.remote import Remote
 from floe.adapters.remote_index import INDEX, MAX_INDEX_BYTES, object_name, parse_index
-from floe.adapters.store import AdapterStore, Entry, copy_hashed, shape_digest
+from floe.adapters.stamps import copy_hashed
+from floe.adapters.store import AdapterStore, Entry, shape_digest
 from floe.core.adapter import StoredAdapter
 from floe.core.errors import BadAdapter, FloeError
 from floe.core.files import atomic_write, sync_folder

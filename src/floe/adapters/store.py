@@ -22,6 +22,7 @@ from floe.adapters.formats import parse_lora_gguf, write_lora_gguf
 from floe.adapters.lora import LoraTensors
 from floe.adapters.manifest import Record, read_record, write_record
 from floe.adapters.source import Source, existing, read_source
+from floe.adapters.stamps import FileStamp, copy_hashed, fingerprint, is_there, stamp, stamps
 from floe.core.adapter import AdapterManifest, Centroid, StoredAdapter
 from floe.core.errors import BadAdapter, BadRequest, NotFound
 from floe.core.files import atomic_write, safe_name, sha256_file, sync_folder
@@ -49,6 +50,7 @@ class AdapterStore:
         for folder in (self._manifests, self._objects):
             folder.mkdir(parents=True, exist_ok=True)
         self._shape_digest = shape_digest(model)
+        self._memo: dict[str, tuple[tuple[FileStamp, ...], Entry]] = {}
         with self._lock():
             self._sweep()
 
@@ -133,9 +135,11 @@ class AdapterStore:
         Raises:
             BadAdapter: it is broken, was removed, or its name now means other content.
         """
-        named = next((e for e in self.entries() if e.name == name), None)
+        named = self._entry(name) if is_there(self._path(name)) else None
         if named is not None and named.state == "failed":
             raise BadAdapter(named.reason)
+        if named is not None and named.stored and named.stored.manifest.digest == digest:
+            return named.stored
         for stored in self.list():
             if stored.manifest.digest == digest:
                 return stored
@@ -188,11 +192,11 @@ class AdapterStore:
         record = self._record_of(stored)
         path, name = stored.gguf, stored.manifest.name
         try:
-            before = _fingerprint(path)
+            before = fingerprint(path)
             if sha256_file(path) != record.file_sha256:
                 raise BadAdapter(f"adapter {name!r}: its file was changed on disk. Add it again")
             yield path
-            after = _fingerprint(path)
+            after = fingerprint(path)
         except FileNotFoundError as error:
             raise BadAdapter(f"adapter {name!r}: its file {path} is gone. Add it again") from error
         if after != before:
@@ -289,11 +293,21 @@ class AdapterStore:
         return path.is_file() and sha256_file(path) == record.file_sha256
 
     def _entry(self, name: str) -> Entry:
+        """The entry, read again only if one of its files changed."""
+        path = self._path(name)
+        if (known := self._memo.get(name)) is not None and known[1].stored is not None:
+            if known[0] == stamps(path, known[1].stored):
+                return known[1]
+            self._memo.pop(name, None)
+        before = stamp(path)
         try:
             safe_name(name, what="adapter")
-            return Entry(name=name, state="registered", stored=self._checked(name))
+            entry = Entry(name=name, state="registered", stored=self._checked(name))
         except (BadAdapter, BadRequest) as error:
             return Entry(name=name, state="failed", reason=error.message)
+        if entry.stored is not None and stamp(path) == before:
+            self._memo[name] = (stamps(path, entry.stored), entry)
+        return entry
 
     def _checked(self, name: str) -> StoredAdapter:
         """The entry, as far as it can be checked without reading the weights."""
@@ -345,21 +359,3 @@ def shape_digest(model: ModelInfo) -> str:
     """Hex digest over the names and shapes of a model's linear layers."""
     lines = [f"{name} {o} {i}" for name, (o, i) in sorted(model.linears.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def copy_hashed(path: Path, out: BinaryIO, *, name: str) -> str:
-    """Copy a file and give the hex sha256 of the bytes that were copied. Raises BadAdapter."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-                out.write(chunk)
-    except FileNotFoundError as error:
-        raise BadAdapter(f"adapter {name!r}: its file {path} is gone. Add it again") from error
-    return digest.hexdigest()
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int, int]:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
