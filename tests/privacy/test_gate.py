@@ -287,6 +287,9 @@ def test_ordinary_messages_are_not_joined_into_something_private() -> None:
 def test_reports_see_everything_however_unsure() -> None:
     low = Fake(lambda t: [span(score=0.1), span(5, 9, score=0.9)])
     assert [(s.start, s.score) for s in gate(low).spans("0123456789")] == [(0, 0.1), (5, 0.9)]
+    passage = Span(entity="PRIVATE_MATTER", start=0, end=9, score=1.0, recogniser="fake")
+    both = gate(Fake(lambda t: [passage]), low).spans("0123456789")
+    assert [s.entity for s in both] == ["PERSON", "PRIVATE_MATTER", "PERSON"]
     with pytest.raises(FloeError, match=r"detector fake failed \(ValueError\)") as error:
         gate(Fake(raises(ValueError(SECRET)))).spans(SECRET)
     assert SECRET not in str(error.value)

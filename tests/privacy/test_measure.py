@@ -167,3 +167,13 @@ def test_what_the_policy_allows_makes_no_text_private() -> None:
     allowed = policy_of(PrivacyConfig(entities={"GPE": "allow"}))
     found = measured((text(1, spans=None), [span("GPE", 0, 3)]), policy=allowed)
     assert (found.private_recall, found.worst) == (0.0, [(1, len(TEXT))])
+
+
+def test_a_passage_tells_that_a_text_is_private_but_finds_no_value_in_it() -> None:
+    found = measured(
+        (text(1), [span("PRIVATE_MATTER", 0, 25)]),
+        (text(2, spans=(), private=False), [span("PRIVATE_MATTER", 0, 25)]),
+    )
+    assert (found.private_recall, found.private_precision) == (1.0, 0.5)
+    assert (found.entities["PERSON"].recall, found.confusion["PERSON", MISSED]) == (0.0, 1)
+    assert found.entities["PRIVATE_MATTER"].precision == 0.5

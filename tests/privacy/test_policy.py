@@ -240,6 +240,7 @@ def test_custom_says_all_by_itself() -> None:
         ('[tenants.ward]\npolicy = "strikt"', 'tenants.ward.policy must be one of.*"strict"'),
         ('[tenants.ward.entities]\nGPS = "mask"', "tenants.ward.entities.GPS: there is no such"),
         ("[tenants.ward.scores]\nGPE = -1", "tenants.ward.scores.GPE must be between 0 and 1"),
+        ('[privacy.entities]\nPRIVATE_MATTER = "mask"', "a whole passage cannot be masked"),
         ('[tenants.ward]\npolicy = "custom"', r"tenants.ward.policy = .custom. needs"),
     ],
 )

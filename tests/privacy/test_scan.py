@@ -111,3 +111,15 @@ def test_the_policy_says_what_a_place_means(settings: dict[str, object], action:
         text="1234",
     )
     assert found == ([expected] if action else [])
+
+
+def test_a_passage_hides_no_value_in_it() -> None:
+    def with_passage(text: str) -> list[Span]:
+        whole = Span(
+            entity="PRIVATE_MATTER", start=0, end=len(text), score=0.8, recogniser="semantic"
+        )
+        return [whole, *find(text)]
+
+    lines = "".join(f"{n + 1000} and so on\n" for n in range(3000))
+    found = [p for p in scan([lines], with_passage, STRICT) if p.entity != "PRIVATE_MATTER"]
+    assert [p.line for p in found] == list(range(1, 3001))

@@ -17,7 +17,7 @@ from floe.privacy.deadline import DeadlineRunner, TooLateError
 from floe.privacy.detector import best
 from floe.privacy.draft import DraftMemory
 from floe.privacy.masking import CannotMask, MaskedText, mask_texts
-from floe.privacy.policy import DEFAULT_TENANT, STRICT, Policies, Policy
+from floe.privacy.policy import DEFAULT_TENANT, PASSAGES, STRICT, Policies, Policy
 
 _DRAFT = "draft"
 _SEAM_CHARS = 48
@@ -107,6 +107,7 @@ class Gate:
     def spans(self, text: str) -> list[Span]:
         """What all detectors see in one text, however unsure, by start; without a time limit.
 
+        Of values that overlap only the best is kept; a passage may hold some.
         For reports: a request is judged by `inspect`, which may stop at the first finding.
 
         Raises:
@@ -118,7 +119,9 @@ class Gate:
                 found += _sound(detector.find(text), len(text))
             except Exception as error:
                 raise FloeError(f"{_failure(detector.name, error)}; nothing is known") from None
-        return best(found)
+        values = [s for s in found if s.entity not in PASSAGES]
+        passages = [s for s in found if s.entity in PASSAGES]
+        return sorted([*best(values), *best(passages)], key=lambda s: (s.start, s.end))
 
     def _checked(
         self, texts: Iterable[tuple[str, str]], detectors: Sequence[Detector]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from floe.privacy.base import Span
 from floe.privacy.labelled import Gold, Labelled
-from floe.privacy.policy import Policy
+from floe.privacy.policy import PASSAGES, Policy
 
 MISSED = "(missed)"
 WORST = 10
@@ -18,7 +18,8 @@ WORST = 10
 class EntityFigures:
     """One entity's places: `gold` labelled, `found` touched by any finding, `covered` whole.
 
-    `reported` findings have this name; `right` of them touch a labelled place of any name.
+    `reported` findings have this name; `right` of them touch a labelled place of any name, or
+    stand in a private text where the finding is a passage.
     """
 
     gold: int
@@ -76,11 +77,15 @@ class Measure:
         counted = [s for s in spans if s.score >= self.policy.least_score(s.entity)]
         telling = [s for s in counted if self.policy.treatment(s.entity) != "allow"]
         self._texts[labelled.private, bool(telling)] += 1
+        for span in counted:
+            if span.entity in PASSAGES:
+                self._reported(span, right=labelled.private)
         if labelled.spans is None:
             if labelled.private and not telling:
                 self._missed[labelled.line] += len(labelled.text)
             return
-        self._places(labelled, labelled.spans, counted, spans)
+        values = [s for s in spans if s.entity not in PASSAGES]
+        self._places(labelled, labelled.spans, [s for s in counted if s in values], values)
 
     def result(self) -> Measured:
         """Everything so far."""
@@ -119,10 +124,12 @@ class Measure:
                     self._low_scores[span.entity].append(span.score)
         self._missed += Counter()  # lines where nothing was missed
         for span in counted:
-            right = any(_touch(place, span) for place in gold)
-            self._counts[span.entity]["reported"] += 1
-            self._counts[span.entity]["right"] += right
-            (self._right_scores if right else self._wrong_scores)[span.entity].append(span.score)
+            self._reported(span, right=any(_touch(place, span) for place in gold))
+
+    def _reported(self, span: Span, *, right: bool) -> None:
+        self._counts[span.entity]["reported"] += 1
+        self._counts[span.entity]["right"] += right
+        (self._right_scores if right else self._wrong_scores)[span.entity].append(span.score)
 
     def _suggested(self) -> dict[str, float]:
         out: dict[str, float] = {}

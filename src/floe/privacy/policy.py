@@ -40,8 +40,11 @@ ALWAYS_LOCAL = frozenset(
         *("API_KEY", "PRIVATE_KEY", "PASSWORD", "URL_CREDENTIALS"),
         *("CREDIT_CARD", "IBAN_CODE", "BANK_ACCOUNT", "CRYPTO"),
         *("US_BANK_NUMBER", "ABA_ROUTING_NUMBER"),
+        "PRIVATE_MATTER",  # a passage in plain words: nothing in it could be masked
     }
 )
+PASSAGES = frozenset({"PRIVATE_MATTER"})
+"""Findings that are passages, not values: they say that a text is private, not which word."""
 ENTITIES = (
     MASKED_WHEN_BALANCED
     | ALWAYS_LOCAL
@@ -158,6 +161,12 @@ def _check_names(
 ) -> None:
     _check_known(entities, where=f"{where}.entities")
     _check_known(scores, where=f"{where}.scores")
+    for entity in PASSAGES & entities.keys():
+        if entities[entity] == "mask":
+            name = f"{where}.entities.{entity}"
+            raise BadConfig(
+                f'{name}: a whole passage cannot be masked; choose "local" or "allow"', param=name
+            )
     for entity, score in scores.items():
         if not 0.0 <= score <= 1.0:
             name = f"{where}.scores.{entity}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
-from floe.privacy.policy import Policy, Treatment
+from floe.privacy.policy import PASSAGES, Policy, Treatment
 
 PIECE_CHARS = 8_192
 _OVERLAP_CHARS = 256
@@ -47,7 +47,8 @@ def scan(
             if span.score < policy.least_score(span.entity):
                 continue
             yield _place(window, span, policy, line, column)
-            yielded = max(yielded, span.end)
+            if span.entity not in PASSAGES:
+                yielded = max(yielded, span.end)
         keep_from = max(0, end - _OVERLAP_CHARS)
         line, column = _moved(window[:keep_from], line, column)
         reported = max(end, yielded) - keep_from
