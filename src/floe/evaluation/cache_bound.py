@@ -47,7 +47,8 @@ def clairvoyant(trace: Trace, *, budget_bytes: int, steps: int = 400) -> Bound:
 def next_use(key_T: Ints) -> Ints:
     """The index of the next request for the same key; T where there is none."""
     n = len(key_T)
-    out, seen = np.full(n, n, dtype=np.int64), {}
+    out = np.full(n, n, dtype=np.int64)
+    seen: dict[int, int] = {}
     for t in range(n - 1, -1, -1):
         out[t] = seen.get(int(key_T[t]), n)
         seen[int(key_T[t])] = t
@@ -79,9 +80,7 @@ def dual_cost_ms(trace: Trace, budget_bytes: int, steps: int) -> float:
     saved_I = trace.load_ms_K[trace.key_T[start_I]]
     bytes_I = size_T[start_I]
     possible = bytes_I <= _least_room(room_T, start_I + 1, end_I)
-    start_I, end_I, saved_I, bytes_I = (
-        a[possible] for a in (start_I, end_I, saved_I, bytes_I)
-    )
+    start_I, end_I, saved_I, bytes_I = (a[possible] for a in (start_I, end_I, saved_I, bytes_I))
     free = end_I == start_I + 1
     least = float(saved_I[free].sum())
     busy = ~free
@@ -136,9 +135,7 @@ def _dual(
     return best
 
 
-def _one_price(
-    start_I: Ints, end_I: Ints, saved_I: Array, bytes_I: Array, room_T: Array
-) -> float:
+def _one_price(start_I: Ints, end_I: Ints, saved_I: Array, bytes_I: Array, room_T: Array) -> float:
     """PFOO-L: the saving per byte and request at which memory is full on average."""
     area_I = bytes_I * (end_I - start_I - 1)
     order = np.argsort(-saved_I / area_I, kind="stable")

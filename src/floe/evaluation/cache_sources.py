@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.evaluation.cache_generate import Arrivals
+from floe.evaluation.cache_trace import LoadTimes
 
 WINDOW_S = 600
 FOLDER = Path(__file__).parent / "traces"
@@ -135,3 +136,12 @@ def packed_servegen() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     at = (table["client"].astype(int), table["window"].astype(int))
     rates[at], variations[at] = table["rate"], table["variation"]
     return rates, variations
+
+
+def load_times() -> LoadTimes:
+    """The shipped table of measured load times (`scripts/measure_loads.py`)."""
+    table = json.loads((FOLDER / "load_times.json").read_text())["rank_bytes_ms"]
+    return LoadTimes(
+        bytes_M=tuple(n_bytes for _, n_bytes, _ in table),
+        load_ms_M=tuple(load_ms for *_, load_ms in table),
+    )

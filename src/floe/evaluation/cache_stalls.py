@@ -2,8 +2,8 @@
 
 Requests queue in order of arrival for a few lanes. One that has a lane waits there until its
 adapter is in memory: that is its stall. The loader loads one adapter at a time, without breaking
-off: first what requests in lanes and in the queue need, in their order (queue-driven prefetch); when
-nobody needs anything, and it is allowed, what the policy thinks likely (predicted prefetch), if the
+off: first what requests in lanes and in the queue need, in their order (queue-driven prefetch);
+when nobody needs anything, and it is allowed, what the policy thinks likely (predicted prefetch), if the
 saving expected exceeds that of the victims by a margin. Adapters of running requests and of the
 first of the queue are pinned, and so is a load on its way.
 """
@@ -168,9 +168,7 @@ def _load(run: _Run, at_s: float) -> None:
 
 
 def _evictable(run: _Run, pinned: set[str]) -> dict[str, int]:
-    return {
-        k: b for k, b in run.resident.items() if not run.running.get(k) and k not in pinned
-    }
+    return {k: b for k, b in run.resident.items() if not run.running.get(k) and k not in pinned}
 
 
 def _bring(run: _Run, at_s: float, use: Use, *, pinned: set[str], prefetched: bool = False) -> bool:

@@ -131,6 +131,8 @@ class Learned(Books):
         if need_bytes <= 0:
             return []
         self._notice_budget(need_bytes, at_s)
+        if self._lead == 0 and not self._fresh:
+            return self._value.victims(need_bytes, evictable, at_s=at_s)
         order = self._value.victims(sum(evictable.values()), evictable, at_s=at_s)
         tick = self._value.history.tick
         held = self._ghosts[self._lead].resident if self._lead else {}
