@@ -103,14 +103,15 @@ def _recorded(
     def note(route: Route, tenant: str) -> None:
         for share in route.shares:
             if share.digest not in sizes:
-                sizes.update((s.manifest.digest, s.manifest.file_bytes) for s in edge.store.list())
-            usage.add(
-                at_s=time.time(),
-                digest=share.digest,
-                n_bytes=sizes.get(share.digest, 0),
-                load_ms=edge.cache.load_ms(share.digest),
-                tenant=tenant,
-            )
+                sizes.update((row.digest, row.n_bytes) for row in edge.cache.snapshot())
+            if n_bytes := sizes.get(share.digest, 0):
+                usage.add(
+                    at_s=time.time(),
+                    digest=share.digest,
+                    n_bytes=n_bytes,
+                    load_ms=edge.cache.load_ms(share.digest),
+                    tenant=tenant,
+                )
 
     async def recorded(request: Request) -> AsyncGenerator[Event, None]:
         async with aclosing(ask(request)) as events:
