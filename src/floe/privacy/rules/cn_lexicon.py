@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-_KNOWN_COST = 100  # as a word of 45 per million
+_KNOWN_COST = 90  # as a word of 120 per million
+_NOT_TYPICAL, _SELDOM = 35, 90
 
 
 def _lines(name: str) -> list[list[str]]:
@@ -34,8 +35,12 @@ def words() -> dict[str, int]:
 
 @cache
 def given() -> dict[str, int]:
-    """Characters of given names, simplified."""
-    return _costs("cn_given.txt")
+    """Characters of given names, simplified; what is not typical of them costs more."""
+    typical = {char for line in _lines("cn_typical.txt") for item in line for char in item}
+    costs = _costs("cn_given.txt")
+    return {c: cost if c in typical else cost + _NOT_TYPICAL for c, cost in costs.items()} | {
+        c: _SELDOM for c in typical if c not in costs
+    }
 
 
 _PAIRS = (

@@ -25,6 +25,8 @@ _TRADITIONAL = (
     "費紀項衛闕單寧鮑闵應連賓車馮塗紀樓"
 )
 SINGLE = frozenset(_RANKED + _TRADITIONAL)
+FIRST = SINGLE | {name[0] for name in COMPOUND}
+"""What a name begins with."""
 _MOST_COMMON, _COMMON = 30, 100
 
 
