@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +225,25 @@ def test_a_tenant_without_a_key_stops_the_start(models_home: Path, tmp_path: Pat
     assert "tenant 'ward' has no key: set FLOE_API_KEY_WARD" in done.stderr
 
 
-def test_no_server_and_no_floe_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [b"<html>", b'{"data": 5}', b'{"data": [{"id": 1}]}', b"[]"])
+def test_a_server_that_is_no_floe_is_said(said: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as http:
+        threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True).start()
+        with pytest.raises(FloeError, match="is no list of adapters: is this a Floe server"):
+            server_adapters(f"http://127.0.0.1:{http.server_port}", None)
+        http.shutdown()
+
+
+def test_no_server_and_no_address_are_told_apart() -> None:
     with pytest.raises(NotFound, match=r"no Floe server at http://127\.0\.0\.1:9"):
         server_adapters("http://127.0.0.1:9", None)
     with pytest.raises(FloeError, match="is not a URL"):

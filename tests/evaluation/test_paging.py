@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from floe.core.config import load_config
-from floe.core.errors import FloeError
+from floe.core.errors import FloeError, Missing
 from floe.evaluation import paging_bench as paging
 from floe.evaluation import slow_reads
 from floe.evaluation.paging_bench import Measured, Phase, Plan
@@ -95,6 +96,20 @@ def test_figures_are_of_one_phase_with_errors_counted() -> None:
     assert nothing["ttft_p95_ratio_lru"] is None
     assert nothing["floe_hit_rate"] is None
     assert {goal.field for goal in PAGES["paging"].goals} <= {*nothing, "errors"}
+
+
+def test_a_fleet_that_cannot_be_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], returncode=3, stdout="")
+
+    monkeypatch.setattr("floe.evaluation.paging_bench.subprocess.run", failed)
+    with pytest.raises(FloeError, match="making the adapters ended with code 3"):
+        paging.make_fleet(tmp_path)
+    monkeypatch.setattr("floe.evaluation.paging_fleet.shipped", lambda: iter(()))
+    with pytest.raises(Missing, match="the shipped adapter 'maths' is not there"):
+        write_adapter(tmp_path / "a", 0, seed=7)
 
 
 def test_slow_reads_take_what_the_pace_says() -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from floe.assemble import EMBEDDING
 from floe.core.config import ModelConfig, home
 from floe.core.errors import FloeError
-from floe.evaluation.cache_sources import WINDOW_S, packed_servegen, servegen
+from floe.evaluation.cache_sources import packed_servegen, servegen
 from floe.evaluation.machine import versions
 from floe.evaluation.paging_clients import Got, Wanted, ask_all, cache_figures
 from floe.evaluation.paging_topics import prompts_of
@@ -247,8 +247,6 @@ def arrivals(n_adapters: int, *, seed: int) -> tuple[Any, Any]:
     half = rates_CW.shape[1] // 2
     rates = np.concatenate([rates_CW, np.roll(rates_CW[:extra], half, axis=1)])[:n_adapters]
     variations = np.concatenate([variations_CW, np.roll(variations_CW[:extra], half, axis=1)])
-    if rates.shape[1] * WINDOW_S <= 0:
-        raise FloeError("the shipped ServeGen trace is empty")
     return servegen(rates, variations[:n_adapters], n=TRACE_REQUESTS, seed=seed)
 
 
