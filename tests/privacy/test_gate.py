@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floe.core.config import PrivacyConfig
 from floe.core.errors import FloeError
 from floe.privacy.base import Span
 from floe.privacy.deadline import DeadlineRunner
@@ -16,6 +17,7 @@ from floe.privacy.detector import RuleDetector
 from floe.privacy.draft import DraftMemory
 from floe.privacy.explain import explain
 from floe.privacy.gate import Gate
+from floe.privacy.policy import policy_of
 
 SECRET = "alice@example.com"
 
@@ -276,6 +278,33 @@ def test_a_value_cut_by_the_border_of_two_messages_stays(
     assert (verdict.action, verdict.findings) == ("local", ())
     assert entity in verdict.reason
     assert "over the border of two texts" in verdict.reason
+
+
+def test_the_half_of_a_value_that_looks_like_another_is_not_masked_alone() -> None:
+    """Found by the leak test: the second half was masked as a telephone number."""
+
+    class Phones:
+        name = "phones"
+
+        def find(self, text: str) -> list[Span]:
+            at = text.find("1111 1111")
+            found = Span(entity="PHONE_NUMBER", start=at, end=at + 9, score=0.9, recogniser="t")
+            return [found] if text.startswith("1111") else []
+
+    balanced = Gate(
+        detectors=[RuleDetector(), Phones()],
+        draft_detectors=[RuleDetector()],
+        max_chars=1000,
+        timeout_ms=5000,
+        policy=policy_of(PrivacyConfig(policy="balanced")),
+    )
+    texts = [("a", "It begins 4111 1111"), ("b", "Go on."), ("c", "1111 1111, thanks")]
+    verdict = balanced.inspect(texts)
+    assert (verdict.action, verdict.reason) == (
+        "local",
+        "found CREDIT_CARD over the border of two texts",
+    )
+    assert balanced.inspect(texts[1:]).action == "mask"
 
 
 def test_ordinary_messages_are_not_joined_into_something_private() -> None:

@@ -164,25 +164,25 @@ class Gate:
         verdict = self._decide(texts, self._detectors, policy, at)
         if verdict.action == "local":
             return verdict
-        at[0] = "masking"
-        pairs = list(texts)
-        try:
-            if verdict.action == "mask":
-                masked = mask_texts(texts, verdict.findings).texts
-                left = self._left_over(masked, policy)
-                if left:
-                    return replace(
-                        verdict, action="local", reason=f"masking leaves {', '.join(left)}"
-                    )
-                pairs = [(field, text.text) for field, text in masked.items()]
-                verdict = replace(verdict, reason=f"{verdict.reason}; masked")
-        except CannotMask as error:
-            return replace(verdict, action="local", reason=f"{verdict.reason}; {error}")
-        across = self._across(pairs, policy)
+        across = self._across(texts, policy)
         if across:
             reason = f"found {', '.join(across)} over the border of two texts"
             return replace(verdict, action="local", reason=reason)
-        return verdict
+        return verdict if verdict.action == "allow" else self._masked(texts, verdict, policy, at)
+
+    def _masked(
+        self, texts: Sequence[tuple[str, str]], verdict: Verdict, policy: Policy, at: list[str]
+    ) -> Verdict:
+        """The verdict with what came of masking."""
+        at[0] = "masking"
+        try:
+            masked = mask_texts(texts, verdict.findings).texts
+        except CannotMask as error:
+            return replace(verdict, action="local", reason=f"{verdict.reason}; {error}")
+        left = self._left_over(masked, policy)
+        if left:
+            return replace(verdict, action="local", reason=f"masking leaves {', '.join(left)}")
+        return replace(verdict, reason=f"{verdict.reason}; masked")
 
     def _left_over(self, masked: Mapping[str, MaskedText], policy: Policy) -> list[str]:
         """Entities that the quick detectors see in masked texts, placeholders apart."""

@@ -33,15 +33,16 @@ from floe.testing.scripted_engine import AdapterKey, ScriptedEngine
 
 Kind = Literal["floe", "openai"]
 PolicyName = Literal["strict", "balanced"]
+_CRASH_CHARS = 10
 CLOSE_PATH = "/leak-test-close"
 WAIT_MS = 4_000.0
 DETECTOR_TIMEOUT_MS = 2_000
 _CASE = re.compile(rb"case-([0-9]+)\)")
-_TROUBLE_EVERY, _HANG_EVERY = 31, 401
+_TROUBLE_EVERY, _HANG_EVERY, _CRASH_EVERY = 31, 401, 37
 
 
 class TellingEngine(ScriptedEngine):
-    """Answers a prompt that holds "(case-N)" with the Nth of `answers`."""
+    """Answers a prompt that holds "(case-N)" with the Nth of `answers`; some end in a crash."""
 
     def __init__(self, answers: Mapping[int, str], *, seed: int) -> None:
         super().__init__(seed=seed, ended=0.0)
@@ -67,6 +68,8 @@ class TellingEngine(ScriptedEngine):
             return None
         wanted, so_far = told.encode(), text[found.end() :]
         done = next(n for n in range(len(wanted), -1, -1) if so_far.endswith(wanted[:n]))
+        if done > _CRASH_CHARS and int(found[1]) % _CRASH_EVERY == 0:
+            raise RuntimeError(f"a bug that quotes {text.decode('utf-8', 'replace')}")
         if done == len(wanted):
             return next(iter(self.info.eos_ids))
         return self._longest_piece(wanted[done:])[1]
