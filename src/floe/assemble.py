@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -50,6 +51,8 @@ from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.general import shipped_general
 from floe.routing.learner import Learner
 from floe.routing.router import Router
+
+log = logging.getLogger("floe")
 
 EMBEDDING = "wordllama-256"
 NER = "rampart-ner"
@@ -173,8 +176,28 @@ def open_policy(name: str, *, home: Path) -> ReplacementPolicy:
     return policy
 
 
+def keep_policy(policy: ReplacementPolicy, *, home: Path) -> None:
+    """Write down what the policy learned, if anything, for the next start.
+
+    What could not be read again is not written; that and a full disk are said in the log.
+    """
+    try:
+        if state := policy.state():
+            data = json.dumps(state, allow_nan=False).encode()
+            make_policy(policy.name).restore(json.loads(data))
+            with atomic_write(policy_state(home, policy.name)) as file:
+                file.write(data)
+    except (BadConfig, ValueError, TypeError, OSError) as error:
+        log.warning("what the cache policy learned is not kept: %s", type(error).__name__)
+
+
 def open_cache(
-    config: Config, engine: LlamaCppEngine, source: AdapterStore | RemoteStore, *, home: Path
+    config: Config,
+    engine: LlamaCppEngine,
+    source: AdapterStore | RemoteStore,
+    *,
+    home: Path,
+    policy: ReplacementPolicy | None = None,
 ) -> tuple[AdapterCache[LlamaAdapter], HostMemory]:
     """The adapter cache as configured, and the host memory to be closed after it.
 
@@ -188,7 +211,7 @@ def open_cache(
         load=engine.load_adapter,
         unload=engine.unload_adapter,
         budget_bytes=adapters.budget_bytes,
-        policy=open_policy(adapters.policy, home=home),
+        policy=policy or open_policy(adapters.policy, home=home),
         mix=MixCache(
             folder=home / "mixes" / engine.info.digest[:16],
             tensors=lambda digest: source.tensors(source.find("", digest)),
@@ -467,8 +490,10 @@ def edge(
         if ledger is not None:
             stack.callback(ledger.close)
         source = open_source(config, engine, store, home=home)
-        cache, host = open_cache(config, engine, source, home=home)
+        policy = open_policy(config.adapters.policy, home=home)
+        cache, host = open_cache(config, engine, source, home=home, policy=policy)
         stack.callback(host.close)
+        stack.callback(keep_policy, policy, home=home)
         # The gate takes the embedding that is on disk, so that comes first.
         embedding = open_embedding(home=home, progress=progress)
         gate = open_gate(config, home=home)

@@ -120,6 +120,30 @@ def test_what_a_log_taught_is_kept_for_the_next_start(
     assert open_policy("lru", home=tmp_path).name == "lru"
 
 
+def test_what_a_server_learned_is_kept_if_it_can_be_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from floe.assemble import keep_policy, open_policy, policy_state
+    from floe.evaluation.cache_simulate import simulate
+    from floe.evaluation.cache_trace import LoadTimes, read_csv
+
+    times = LoadTimes(bytes_M=(1, 2), load_ms_M=(1.0, 2.0))
+    trace = read_csv(write_trace(tmp_path / "t.csv", n=50), load_ms_of=times)
+    learner = make_policy("learned")
+    simulate(trace, policy=learner, budget_bytes=500)
+    keep_policy(learner, home=tmp_path)
+    assert open_policy("learned", home=tmp_path).state() == json.loads(json.dumps(learner.state()))
+    keep_policy(make_policy("lru"), home=tmp_path)
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == ["learned.json"]
+    kept = policy_state(tmp_path, "learned").read_bytes()
+    for bad in ({"policy": "learned", "x": float("nan")}, {"policy": "other", "version": 1}):
+        caplog.clear()
+        monkeypatch.setattr(learner, "state", lambda bad=bad: bad)
+        keep_policy(learner, home=tmp_path)
+        assert "what the cache policy learned is not kept" in caplog.text
+        assert policy_state(tmp_path, "learned").read_bytes() == kept
+
+
 @pytest.fixture(scope="module")
 def server(
     models_home: Path, tmp_path_factory: pytest.TempPathFactory

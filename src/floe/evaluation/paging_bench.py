@@ -42,11 +42,13 @@ OURS = {
     ("adapters", "policy"): "learned",
     ("adapters", "prefetch"): "both",
     ("routing", "learner"): "bandit",
+    ("routing", "epochs"): "doubling",
 }
 PLAIN = {
     ("adapters", "policy"): "lru",
     ("adapters", "prefetch"): "off",
     ("routing", "learner"): "gate",
+    ("routing", "epochs"): "off",
 }
 
 
@@ -144,7 +146,7 @@ def config_text(side: str, budget_bytes: int) -> str:
     """The configuration of one side."""
     sections: dict[str, dict[str, str]] = {
         "model": {"threads": "1", "context_tokens": "512"},
-        "privacy": {"ner": '"off"', "ledger": "false"},
+        "privacy": {"ner": '"off"', "semantic": '"off"', "ledger": "false"},
         "adapters": {"budget_bytes": str(budget_bytes), "host_bytes": "0", "shipped": "false"},
         "routing": {"top_k": "1", "threshold": "0.0"},
     }

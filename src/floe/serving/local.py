@@ -163,7 +163,7 @@ def counters(edge: Edge) -> Mapping[str, float]:
     }
     cloud = edge.parts.cloud
     asked = cloud.counters().figures() if isinstance(cloud, LogitCloud | OpenAICloud) else {}
-    routed = edge.router.counters()
+    routed = {**edge.router.counters(), **edge.polar.counters()}
     return {**renamed, **asked, **routed, "engine_open_sessions": float(edge.engine.open_sessions)}
 
 
