@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from floe.adapters.policies import BASELINES, make_policy
+from floe.adapters.policies import POLICIES, make_policy
 from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, Busy
 
@@ -151,7 +151,7 @@ def test_leases_equal_the_naive_model(files: Path) -> None:
 @given(
     seed=st.integers(0, 1 << 30),
     budget=st.integers(50, 120),
-    policy=st.sampled_from(sorted(BASELINES)),
+    policy=st.sampled_from(sorted(POLICIES)),
     wait_ms=st.sampled_from([0, 1, 60_000]),
     max_overtaken=st.integers(0, 3),
 )

@@ -11,7 +11,7 @@ from cache_toys import FileStore, Memory, cache, route
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floe.adapters.policies import BASELINES, make_policy
+from floe.adapters.policies import POLICIES, make_policy
 from floe.adapters.policy import Use
 from floe.adapters.recency import GuardedPolicy, Recency
 
@@ -91,7 +91,7 @@ async def test_f07_predictions_that_are_none_end_the_policy(tmp_path: Path, like
     assert kept.counters().policy_faults == 1
 
 
-@pytest.mark.parametrize("name", sorted(BASELINES))
+@pytest.mark.parametrize("name", sorted(POLICIES))
 @given(steps=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=60))
 def test_f02_every_policy_passes_the_guard_and_frees_enough(
     name: str, steps: list[tuple[str, bool]]

@@ -167,7 +167,7 @@ def test_a_prediction_evicts_nothing_that_is_worth_as_much(store: FileStore) -> 
         await use(kept, "a", "b")
         await asyncio.sleep(3)
         assert resident(kept) == "abce"  # d, which is worth nothing, went for c
-        policy.chances["f"] = 0.56
+        policy.chances["f"] = 0.54
         await use(kept, "c", "a", "b", "e")
         policy.chances["e"] = 0.5
         await asyncio.sleep(3)
@@ -310,5 +310,19 @@ def test_predictions_come_though_nobody_asks(store: FileStore) -> None:
         policy.chances["b"] = 0.8
         await asyncio.sleep(1.5)
         assert resident(kept) == "ab"
+
+    run_virtual(main())
+
+
+def test_what_is_not_worth_predicting_is_still_loaded_when_expected(store: FileStore) -> None:
+    policy = Oracle({"a": 0.5, "b": 0.5, "c": 0.4})
+    kept = slow_cache(store, Memory(), 200, Slow(10), policy=policy)
+
+    async def main() -> None:
+        await use(kept, "a", "b")
+        await asyncio.sleep(0.5)  # c was thought of, and turned down
+        with kept.expect(route("c")):
+            await asyncio.sleep(0.1)
+            assert kept.is_resident("d-c")
 
     run_virtual(main())

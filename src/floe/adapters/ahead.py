@@ -78,7 +78,8 @@ class LookAhead(Generic[H]):
                 if victims is not None:
                     admission.bring_ahead(slot, victims, kind=candidate.kind)
                 else:
-                    self._foresight.skip(digest, until_s=self._now_s() + _AGAIN_S)
+                    again_s = self._now_s() + _AGAIN_S
+                    self._foresight.skip(digest, until_s=again_s, kind=candidate.kind)
         except Exception as error:
             self._foresight.skip(digest, until_s=self._now_s() + BROKEN_S)
             if not isinstance(error, FloeError):

@@ -22,9 +22,9 @@ AHEAD_SHARE = 0.25
 AT_MOST = 4
 """... and are at most so many."""
 
-_LIKELY = 64
+_LIKELY = 1024
 _LEAST_CHANCE = 0.01
-_WORTH = 1.25
+_WORTH = 1.1
 _SETTLE_S = 30.0
 _PAUSE_S = 60.0
 _WASTED_IN_A_ROW = 8
@@ -49,7 +49,7 @@ class Foresight:
         self._names: dict[str, str] = {}
         self._preferred: dict[str, float] = {}  # protected until
         self._order: tuple[str, ...] = ()
-        self._skip: dict[str, float] = {}
+        self._skip: dict[tuple[str, Ahead], float] = {}
         self._row: deque[bool] = deque(maxlen=_WASTED_IN_A_ROW)
         self._paused_until_s = self._likely_from_s = 0.0
         self._has_ideas = False
@@ -79,12 +79,12 @@ class Foresight:
     def forget(self, digest: str) -> None:
         """It is gone."""
         self._preferred.pop(digest, None)
-        self._skip.pop(digest, None)
+        self._skip = {key: until for key, until in self._skip.items() if key[0] != digest}
         self._order = tuple(d for d in self._order if d != digest)
 
-    def skip(self, digest: str, *, until_s: float) -> None:
-        """Do not try this one before."""
-        self._skip[digest] = until_s
+    def skip(self, digest: str, *, until_s: float, kind: Ahead = "") -> None:
+        """Do not try this one before, for that reason; "" = for none."""
+        self._skip[digest, kind] = until_s
 
     @property
     def is_watching(self) -> bool:
@@ -115,28 +115,31 @@ class Foresight:
         at_s: float,
     ) -> Iterator[Candidate]:
         """What to load next, best first."""
-        self._skip = {d: until for d, until in self._skip.items() if until > at_s}
+        self._skip = {key: until for key, until in self._skip.items() if until > at_s}
 
-        def absent(digest: str) -> bool:
-            return digest not in self._skip and not is_here(digest)
+        def is_absent(digest: str, kind: Ahead) -> bool:
+            skipped = (digest, kind) in self._skip or (digest, "") in self._skip
+            return not skipped and not is_here(digest)
 
         if self.mode == "off":
             return
-        for digest in filter(absent, list(self._expected)):
-            share = Share(name=self._names[digest], digest=digest, weight=1.0)
-            yield Candidate(share=share, kind="expected")
+        for digest in list(self._expected):
+            if is_absent(digest, "expected"):
+                share = Share(name=self._names[digest], digest=digest, weight=1.0)
+                yield Candidate(share=share, kind="expected")
         if self.mode == "queue":
             return
-        for digest in filter(absent, self._order):
-            share = Share(name="", digest=digest, weight=1.0)
-            yield Candidate(share=share, kind="preferred")
+        for digest in self._order:
+            if is_absent(digest, "preferred"):
+                share = Share(name="", digest=digest, weight=1.0)
+                yield Candidate(share=share, kind="preferred")
         if at_s < max(self._paused_until_s, self._likely_from_s):
             return
         self._likely_from_s = at_s + _LIKELY_EVERY_S
         chances = dict(likely(_LIKELY))
         self._has_ideas = bool(chances)
         for digest, chance in chances.items():
-            if absent(digest) and chance >= _LEAST_CHANCE:
+            if chance >= _LEAST_CHANCE and is_absent(digest, "predicted"):
                 share = Share(name="", digest=digest, weight=1.0)
                 yield Candidate(share=share, kind="predicted", chances=chances)
 
