@@ -80,7 +80,8 @@ def dual_cost_ms(trace: Trace, budget_bytes: int, steps: int) -> float:
     saved_I = trace.load_ms_K[trace.key_T[start_I]]
     bytes_I = size_T[start_I]
     possible = bytes_I <= _least_room(room_T, start_I + 1, end_I)
-    start_I, end_I, saved_I, bytes_I = (a[possible] for a in (start_I, end_I, saved_I, bytes_I))
+    start_I, end_I = start_I[possible], end_I[possible]
+    saved_I, bytes_I = saved_I[possible], bytes_I[possible]
     free = end_I == start_I + 1
     least = float(saved_I[free].sum())
     busy = ~free
