@@ -21,7 +21,7 @@ from floe.answer import Cloud as AnyCloud
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
 from floe.core.advice import Advice, Candidate, Question
-from floe.core.config import PrivacyConfig
+from floe.core.config import PrivacyConfig, TenantConfig
 from floe.core.request import Message, Request, Sampling
 from floe.core.route import Route
 from floe.core.token import Event, Finished, Started, Token
@@ -35,7 +35,7 @@ from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
 from floe.privacy.masked import egress_reason, for_cloud, masked
 from floe.privacy.masking import CannotMask, mask_request
-from floe.privacy.policy import policy_of
+from floe.privacy.policy import policies_of
 from floe.privacy.values import Value, Values, fold
 from floe.serving.logits_app import build_logits_app
 from floe.serving.replies import opening_facts
@@ -311,6 +311,12 @@ CLOUD_SAYS = "Dear [PERSON_1], we wrote to [EMAIL_ADDRESS_1] and so on."
 PROMPT = "letter: I am Ada King, my mail is ada@example.org"
 
 
+TENANTS = {
+    "records": TenantConfig(policy="strict"),
+    "research": TenantConfig(policy="custom", entities={"PERSON": "mask", "EMAIL_ADDRESS": "mask"}),
+}
+
+
 class Names:
     """Stands for the NER model."""
 
@@ -370,6 +376,7 @@ async def live_request(
     policy: str = "balanced",
     mask: Mask | None = for_cloud,
     weight: float = 0.4,
+    tenant: str = "default",
 ) -> list[Event]:
     """One request through `answer` with the real gate, fusers, clients and services."""
     small = ScriptedEngine(seed=1, answers={"letter": SAID}, ended=0.0)
@@ -402,7 +409,7 @@ async def live_request(
             draft_detectors=[RuleDetector()],
             max_chars=9999,
             timeout_ms=9999,
-            policy=policy_of(config),
+            policies=policies_of(config, TENANTS),
         ),
         router=Base(),
         adapters=Base(),
@@ -419,6 +426,7 @@ async def live_request(
         id="r",
         messages=(Message(role="user", content=PROMPT),),
         sampling=Sampling(max_tokens=60),
+        tenant=tenant,
     )
     async with aclosing(answer(request, parts)) as events:
         seen = [event async for event in events]
@@ -501,3 +509,23 @@ async def test_b16_an_answer_with_values_is_the_same_in_a_stream_and_as_a_whole(
     assert pieces.encode() == said(events)
     assert "[" not in pieces
     assert pieces.startswith("Dear Ada King, we wrote to ada@example.org")
+
+
+@pytest.mark.parametrize(
+    ("policy", "tenant", "action"),
+    [
+        ("balanced", "records", "local"),
+        ("balanced", "nobody", "local"),
+        ("balanced", "default", "mask"),
+        ("strict", "research", "mask"),
+        ("strict", "default", "local"),
+    ],
+)
+async def test_the_policy_of_the_request_s_tenant_decides(
+    policy: str, tenant: str, action: str
+) -> None:
+    sent = Sent()
+    start = (await live_request("another tokenizer", sent, policy=policy, tenant=tenant))[0]
+    assert isinstance(start, Started)
+    assert start.verdict.action == action
+    assert bool(sent.payloads) == (action == "mask")
