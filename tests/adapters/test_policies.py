@@ -2,6 +2,7 @@
 
 import json
 import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

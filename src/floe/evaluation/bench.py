@@ -17,9 +17,11 @@ from floe.assemble import EMBEDDING, cpu_count, model_files
 from floe.core.config import ModelConfig, home
 from floe.core.errors import NotFound
 from floe.evaluation import decode, mixed
+from floe.evaluation.cache_bench import cache_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
+from floe.evaluation.privacy_bench import privacy_benchmark
 from floe.evaluation.processes import environment
 from floe.evaluation.routing_bench import routing_benchmark
 from floe.evaluation.servers import floe_server
@@ -137,9 +139,17 @@ BENCHMARKS = {
         summary="speed and memory of the engine and the server beside bare llama.cpp, llama-server",
         run=decode_benchmark,
     ),
+    "privacy": Benchmark(
+        summary="what the privacy gate finds and lets through, beside Presidio's analyzer",
+        run=privacy_benchmark,
+    ),
     "fusion": Benchmark(
         summary="tokens of two models over an emulated network: speed, exactness, takeovers",
         run=fusion_benchmark,
+    ),
+    "cache": Benchmark(
+        summary="paging cost and stalls of the learned cache policy beside six simple ones",
+        run=cache_benchmark,
     ),
     "routing": Benchmark(
         summary="how often the router is right, and what learning with costs saves",

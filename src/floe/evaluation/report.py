@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.files import atomic_write, safe_name
-from floe.evaluation import decode_page, fusion_page, paging_page, routing_page
+from floe.evaluation import (
+    cache_page,
+    decode_page,
+    fusion_page,
+    paging_page,
+    privacy_page,
+    routing_page,
+)
 from floe.evaluation.goals import Chart, Figures, Goal
 from floe.evaluation.plot import Lines
 
@@ -26,10 +33,10 @@ class Page:
 
 PAGES: Mapping[str, Page] = {
     "decode": Page(goals=decode_page.GOALS, charts=decode_page.CHARTS),
+    "privacy": Page(goals=privacy_page.GOALS, charts=privacy_page.CHARTS),
     "fusion": Page(goals=fusion_page.GOALS, plots=fusion_page.PLOTS),
-    "routing": Page(
-        goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS
-    ),
+    "cache": Page(goals=cache_page.GOALS, charts=cache_page.CHARTS, plots=cache_page.PLOTS),
+    "routing": Page(goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS),
     "paging": Page(goals=paging_page.GOALS, charts=paging_page.CHARTS),
 }
 
