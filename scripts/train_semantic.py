@@ -64,6 +64,7 @@ HELD_OUT = ROOT / "src/floe/evaluation/privacy_semantic_data/held_out.jsonl.gz"
 DECAY, STEPS = 1e-4, 100
 MAX_FPR = 0.05
 PER_TEMPLATE = 12
+MORE_PER_TEMPLATE = 40  # of the templates with long word lists, which are for training only
 GENERAL = ("self_instruct", "gsm8k", "pubmedqa", "mbpp", "templates_en", "templates_zh")
 # What a source counts for; its windows share that by the square root of their number.
 COUNTS = {
@@ -85,9 +86,16 @@ Row = tuple[str, str, int]
 
 
 def template_texts(kind: str, language: str, split: str, count: int) -> list[str]:
-    """Sentences of the templates of a split: 60 % train, 15 % cal, 25 % test."""
+    """Sentences of the templates of a split: 60 % train, 15 % cal, 25 % test.
+
+    The word-list templates (train_*.txt) are all for training.
+    """
     chosen = [t for t in lines(kind, language) if split_of(t, 0.6, 0.15) == split]
-    return [s for t in chosen for s in sentences(t, language, count)]
+    found = [s for t in chosen for s in sentences(t, language, count)]
+    if split == "train":
+        more = lines(f"train_{kind}", language)
+        found += [s for t in more for s in sentences(t, language, MORE_PER_TEMPLATE)]
+    return found
 
 
 def training_rows(cases: list[Case], general: list[Text]) -> list[Row]:
@@ -296,7 +304,7 @@ def main() -> None:
     rows = training_rows(cases, general)
     private, plain = calibration_sets(cases, general)
     head = with_card(calibrated(learn(rows, embed), private, plain, embed), rows)
-    detector = SemanticDetector(embed=embed, encoder_digest=embed.digest, head=head)
+    detector = SemanticDetector(encoder=embed, head=head)
     print(Counter(c.split for c in cases), f"threshold {head.threshold:.3f}")
     report(detector, private, "cal private")
     report(detector, plain, "cal general")

@@ -60,6 +60,8 @@ LEDGER = "egress.jsonl"
 CACHE = "cache"
 FUSION = "fusion"
 ROUTING = "routing"
+REFRESH_S = 300.0
+"""How often the list of a remote is read again."""
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
 
 

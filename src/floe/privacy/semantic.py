@@ -10,7 +10,7 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,19 @@ _CACHED_WINDOWS = 4096
 _WEAK = 0.25  # spans below are not worth telling
 
 
+class Encoder(Protocol):
+    """Texts to unit vectors of one width; another `digest` means other vectors."""
+
+    @property
+    def digest(self) -> str:
+        """What tells this encoder from any other."""
+        ...
+
+    def __call__(self, text: str) -> FloatArray:
+        """The text's direction, shape (D,), length 1; zeros for a text without words."""
+        ...
+
+
 class SemanticDetector:
     """Scores windows of up to 400 characters; scores of one half and more count at the gate.
 
@@ -39,24 +52,23 @@ class SemanticDetector:
     def __init__(
         self,
         *,
-        embed: Callable[[str], FloatArray],
-        encoder_digest: str,
+        encoder: Encoder,
         head: Head | None = None,
         threshold: float = 0.0,
     ) -> None:
-        """`embed`: text to a direction of length 1. `threshold` in (0, 1); 0 = the head's own.
+        """`threshold`: a probability in (0, 1); 0 = the head's own.
 
         Raises:
             BadModel: the head was trained with another encoder (bug-log B35), or is damaged.
         """
         self._head = head or shipped_head()
-        if self._head.encoder_digest != encoder_digest:
+        if self._head.encoder_digest != encoder.digest:
             raise BadModel(
                 "the semantic head was trained with another embedding "
-                f"({self._head.encoder_digest[:12]}) than this one ({encoder_digest[:12]}). "
+                f"({self._head.encoder_digest[:12]}) than this one ({encoder.digest[:12]}). "
                 "Train it again: python scripts/train_semantic.py"
             )
-        self._embed = embed
+        self._encoder = encoder
         self.threshold = threshold or self._head.threshold
         self._known: OrderedDict[bytes, float] = OrderedDict()
         self._lock = threading.Lock()
@@ -101,7 +113,7 @@ class SemanticDetector:
 
     def _computed(self, window: str) -> float:
         seen = features(window, known_words=self._head.known_words)
-        vector_D = None if seen.is_chinese else self._embed(window)
+        vector_D = None if seen.is_chinese else self._encoder(window)
         logit = self._head.logit(seen, vector_D)
         if not math.isfinite(logit):
             raise ValueError("the semantic score is not finite")
