@@ -2,10 +2,10 @@
 
 Requests queue in order of arrival for a few lanes. One that has a lane waits there until its
 adapter is in memory: that is its stall. The loader loads one adapter at a time, without breaking
-off: first what requests in lanes and in the queue need, in their order (queue-driven prefetch);
-when nobody needs anything, and it is allowed, what the policy thinks likely (predicted prefetch), if the
-saving expected exceeds that of the victims by a margin. Adapters of running requests and of the
-first of the queue are pinned, and so is a load on its way.
+off: first what requests in lanes and in the queue need, in their order (queue-driven prefetch).
+When nobody needs anything, and it is allowed, it loads what the policy thinks likely (predicted
+prefetch), if the saving expected exceeds that of the victims by a margin. Adapters of running
+requests and of the first of the queue are pinned, and so is a load on its way.
 """
 
 from __future__ import annotations

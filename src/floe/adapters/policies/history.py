@@ -19,7 +19,8 @@ Array = NDArray[np.float64]
 HORIZONS = (25.0, 100.0, 400.0, 1600.0, 6400.0)
 FEATURES = (
     "bias", "horizon", "log_age", "rate_25", "rate_100", "rate_400", "rate_1600", "rate_6400",
-    "due", "overdue", "regular_due", "regular_early", "single", "few", "follows", "context", "tenant", "day", "week",
+    "due", "overdue", "regular_due", "regular_early", "single", "few", "follows",
+    "context", "tenant", "day", "week",
 )  # fmt: skip
 _SAVED = (
     "last_N", "uses_N", "gap_N", "spread_N", "load_ms_N", "bytes_N", "count_NH", "clock_N4",

@@ -10,7 +10,6 @@ Following a simple policy means: evict what its ghost does not hold, the least v
 ghost fits the budget, so that always frees enough unless leases are in the way.
 """
 
-# ruff: noqa: ARG002 - a policy is told more than each one needs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
