@@ -386,3 +386,26 @@ async def test_a_remote_adapter_is_leased_with_every_step_checked(
     async with kept.lease(one) as leased:
         assert leased[0][0].n_bytes == len(data)
     assert {row.name: row.tier for row in kept.snapshot()}["one"] == "memory"
+
+
+def test_the_list_is_read_again_while_it_is_watched(
+    remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, read = opened(tmp_path, remote.as_uri()), threading.Semaphore(0)
+    refresh = store.refresh
+
+    def failing() -> None:
+        refresh()
+        read.release()
+        raise ZeroDivisionError
+
+    store.refresh = failing  # type: ignore[method-assign]
+    index = json.loads((remote / INDEX).read_text())
+    (remote / INDEX).write_text(json.dumps({**index, "adapters": index["adapters"][:1]}))
+    store.watch(0.001)
+    assert all(read.acquire(timeout=10) for _ in range(2))  # a failure does not end it
+    store.close()
+    assert len(store.list()) == 1
+    assert store.note == "adapters.remote: reading the list failed: ZeroDivisionError"
+    kept = AdapterCache(store=store, load=Memory().load, unload=Memory().unload, budget_bytes=1)
+    assert kept.notes == (store.note,)

@@ -219,6 +219,7 @@ class AdapterCache(Generic[H]):
         more = [
             self._policy.note,
             self._ahead.note,
+            self._tiers.note,
             f"{lost} bytes of adapters could not be freed" if lost else "",
         ]
         return (*self._pinned.notes, *(note for note in more if note))

@@ -55,6 +55,8 @@ class RemoteStore:
         self._objects.mkdir(parents=True, exist_ok=True)
         self._books, self._fetching = threading.Lock(), threading.Lock()
         self._open: Counter[str] = Counter()
+        self._closed = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._records: dict[str, Record] = {}
         self.note = ""
         self.refresh()
@@ -82,6 +84,26 @@ class RemoteStore:
                 return
         shape = shape_digest(self._model)
         self._records = {r.manifest.name: r for r in records if r.shape_digest == shape}
+
+    def watch(self, every_s: float) -> None:
+        """Read the index again every so often, in a thread, until `close`."""
+
+        def work() -> None:
+            while not self._closed.wait(every_s):
+                try:
+                    self.refresh()
+                except Exception as error:  # a watcher that dies would go unnoticed (F07)
+                    log.exception("adapters.remote: the list could not be read again")
+                    self.note = f"adapters.remote: reading the list failed: {type(error).__name__}"
+
+        self._watcher = threading.Thread(target=work, name="floe-remote", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Stop watching; a reading under way is waited for a little."""
+        self._closed.set()
+        if self._watcher is not None:
+            self._watcher.join(timeout=2.0)
 
     def entries(self) -> tuple[Entry, ...]:
         """Every name; one that both have is the local one."""

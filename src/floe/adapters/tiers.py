@@ -67,6 +67,11 @@ class Tiers:
             self._host.forget(digest)
 
     @property
+    def note(self) -> str:
+        """What is wrong with the remote; "" if nothing is, or there is none."""
+        return str(getattr(self._store, "note", ""))
+
+    @property
     def host(self) -> tuple[int, int]:
         """Bytes in host memory, and loads that came from there."""
         return (self._host.used_bytes, self._host.hits) if self._host is not None else (0, 0)
