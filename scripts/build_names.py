@@ -43,8 +43,8 @@ def main(data: Path) -> None:
     seen = lower_words(data)
     names = {w for name in (*from_faker(), *from_census()) for w in name.lower().split()}
     common = {w for w, n in seen.items() if n >= 2}
-    places = place_words() - names
-    names -= common | place_words() | set(FAMOUS.split())
+    places = (place_words() | countries()) - names
+    names -= common | place_words() | countries() | set(FAMOUS.split())
     save("names", {n for n in names if len(n) >= 3})
     words = common | world_words() | set(FAMOUS.split())
     save("words", words - names)
@@ -58,12 +58,17 @@ def save(name: str, words: set[str]) -> None:
 
 
 def world_words() -> set[str]:
-    """Countries and languages, those of one word."""
+    """Languages of one word."""
     import pycountry
 
-    found = {c.name for c in pycountry.countries}
-    found |= {lang.name for lang in pycountry.languages if hasattr(lang, "alpha_2")}
+    found = {lang.name for lang in pycountry.languages if hasattr(lang, "alpha_2")}
     return {n.lower() for n in found if re.fullmatch(r"[A-Z][a-z]+", n)}
+
+
+def countries() -> set[str]:
+    import pycountry
+
+    return {c.name.lower() for c in pycountry.countries if re.fullmatch(r"[A-Z][a-z]+", c.name)}
 
 
 def from_faker() -> Iterator[str]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Detector
 from floe.privacy.ner import NerDetector, NerFiles, windows
-from floe.privacy.ner_names import Labelled, common_words, is_exercise, known_names
+from floe.privacy.ner_names import Labelled, common_words, is_exercise, known_names, known_places
 from floe.privacy.ner_spans import spans_of
 
 
@@ -97,7 +97,10 @@ SPANS = [
     ("A list[NDArray]", [("NDArray", GIVEN)], []),
     ("Ask McCoy", [("McCoy", SURNAME)], [("PERSON", "McCoy", True)]),
     ("At self.maria", [("maria", GIVEN)], []),
-    ("To Nairobi", [("Nairobi", GIVEN)], []),
+    ("To Nairobi", [("Nairobi", GIVEN)], [("GPE", "Nairobi", False)]),
+    ("To Osaka", [("Osaka", "O")], [("GPE", "Osaka", False)]),
+    ("请把Good翻译", [("请把", GIVEN)], []),
+    ("git 提交", [("git", GIVEN)], []),
     (
         "He shovels driveways",
         [("shovels", "B-BUILDING_NUMBER"), ("driveways", "B-STREET_NAME")],
@@ -127,7 +130,6 @@ def test_labels_below_the_threshold_are_dropped() -> None:
     [
         ("Unlike the Jensen novel", "Jensen", 0.02, 0.0, True),  # known
         ("Unlike the Jensen novel", "Jensen", 0.005, 0.0, False),
-        ("Unlike the Jensen novel", "Jensen", 0.3, 0.6, False),  # a place, says the model
         ("Unlike the Sokolovev novel", "Sokolovev", 0.001, 0.0, True),  # by its ending
         ("Unlike the Xqzzyw novel", "Xqzzyw", 0.06, 0.0, True),  # unknown, in two tokens
         ("Unlike the Table novel", "Table", 0.2, 0.0, False),  # an ordinary word
@@ -153,8 +155,22 @@ def test_a_known_or_rare_word_needs_less_of_the_model(
 
 def test_the_lists_of_names_and_words_are_apart() -> None:
     assert {"jensen", "maria"} <= known_names()
-    assert {"table", "uruguay", "kafka"} <= common_words()
-    assert not known_names() & common_words()
+    assert {"table", "kafka"} <= common_words()
+    assert {"uruguay", "nairobi"} <= known_places()
+    assert not known_names() & (common_words() | known_places())
+
+
+def test_a_likely_place_is_reported_and_points_at_nobody() -> None:
+    token = Labelled(label="O", score=0.6, start=3, end=9, name=0.1, place=0.3)
+    (span,) = spans_of("In Qalvik", [token], threshold=0.5, recogniser="r")
+    assert (span.entity, span.score < 0.5) == ("GPE", True)
+
+
+def test_a_text_in_a_script_unknown_to_the_model_is_not_read(rampart_files: NerFiles) -> None:
+    detector = NerDetector(files=rampart_files)
+    detector._session = None  # reading would fail
+    assert detector.find("请写一首关于秋天的七言绝句。") == []
+    assert detector.find("12345") == []
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from floe.core.errors import BadModel, Missing
 from floe.privacy.base import Span
+from floe.privacy.ner_cache import Remembered
 from floe.privacy.ner_int8 import with_int8
 from floe.privacy.ner_names import PERSON_KINDS, PLACE_KINDS, Labelled
-from floe.privacy.ner_cache import Remembered
 from floe.privacy.ner_spans import spans_of
 from floe.privacy.normalise import normalise
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Latin, Greek, Cyrillic, and the full-width Latin that normalising folds.
+_READABLE = re.compile(
+    "[A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff\u1e00-\u1eff\uff21-\uff5a\U0001d400-\U0001d7ff]"
+)
 _WINDOW_TOKENS = 128  # about the 480 characters in which the model finds most
 _CACHED_TEXTS, _CACHED_CHARS = 256, 200_000
 _MARGIN_TOKENS = 16  # labels so near a cut are taken from the neighbouring window
@@ -92,6 +96,8 @@ class NerDetector:
 
     def find(self, text: str) -> list[Span]:
         """Spans by start, in code points of `text`."""
+        if not _READABLE.search(text):
+            return []
         known = self._found.get(text)
         if known is None:
             known = tuple(self._find(text))

@@ -23,6 +23,7 @@ _PATRONYMIC = re.compile(
     r"|[a-zà-ž]{3,}(?:opoulos|shvili))"
 )
 _CAPITALISED = re.compile(r"[A-ZÀ-ÖØ-Þ][a-zß-ÿ]")
+_CJK = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _ACRONYM_CHARS = 5
 _CAMEL = re.compile(
     r"(?<!^Mc)(?<!^Mac)(?<!^De)(?<!^La)(?<!^Le)(?<!^Van)(?<=[a-z])[A-Z]|[A-Z]{2}[a-z]{2}|[0-9]"
@@ -40,6 +41,8 @@ _NOBODY = frozenset(
 KNOWN, RARE, SURE_ENOUGH, LOWER, EVEN = 0.01, 0.05, 0.3, 0.1, 0.5
 """Least probability of a name: for known words, rare words, any capitalised one, known ones in
 lower case, and any word. Chosen on half of the templates of the Presidio research set."""
+PLACE = 0.2
+"""The same for a city or a state; alone it scores low anyway."""
 RAISED_SCORE = 0.55
 
 _ORGANISATION = (
@@ -118,7 +121,7 @@ def known_names() -> frozenset[str]:
 
 @cache
 def common_words() -> frozenset[str]:
-    """Words in lower case that are no names: ordinary ones, countries, languages, famous ones."""
+    """Words in lower case that are no names: ordinary ones, languages, famous ones."""
     return _listed("words")
 
 
@@ -134,8 +137,13 @@ def _listed(name: str) -> frozenset[str]:
 
 
 def has_capitals(text: str) -> bool:
-    """Whether the text uses them as names do."""
-    return _CAPITALISED.search(text) is not None
+    """Whether capitals mean something in the text: it uses them as names do, or is Chinese."""
+    return _CAPITALISED.search(text) is not None or _CJK.search(text) is not None
+
+
+def is_foreign(text: str) -> bool:
+    """Whether the text holds letters that the model has not learned to read."""
+    return _CJK.search(text) is not None
 
 
 def is_code(text: str) -> bool:
@@ -159,8 +167,8 @@ def with_names(text: str, tokens: Sequence[Labelled]) -> list[Labelled]:
         inside = out[at:last]
         if inside:
             word = _word(match.group(), inside, _is_identifier(text, start, end), in_code)
-            verdict = _is_name(word, mixed=mixed)
-            out[at:last] = [_told(token, i, verdict) for i, token in enumerate(inside)]
+            kind = _kind_of(word, mixed=mixed)
+            out[at:last] = [_told(token, i, kind) for i, token in enumerate(inside)]
         at = last
     return out
 
@@ -186,14 +194,32 @@ def _word(text: str, tokens: Sequence[Labelled], is_identifier: bool, in_code: b
     )
 
 
-def _told(token: Labelled, i: int, is_name: bool | None) -> Labelled:
-    """The token with a name's label, without one, or as it is (None)."""
-    if is_name is None or (not is_name and token.kind not in PERSON_KINDS):
+def _told(token: Labelled, i: int, kind: str | None) -> Labelled:
+    """The token as of that kind, "" = of no person, None = as it is."""
+    if kind is None or (kind == "" and token.kind not in PERSON_KINDS):
         return token
-    if not is_name:
+    if kind == "":
         return replace(token, label="O")
-    label = token.label if token.kind in PERSON_KINDS else f"{'I' if i else 'B'}-GIVEN_NAME"
-    return replace(token, label=label, score=max(token.name, RAISED_SCORE))
+    same = PERSON_KINDS if kind in PERSON_KINDS else PLACE_KINDS
+    label = token.label if token.kind in same else f"{'I' if i else 'B'}-{kind}"
+    probability = token.place if kind == "CITY" else token.name
+    return replace(token, label=label, score=max(probability, RAISED_SCORE))
+
+
+def _kind_of(word: _Word, *, mixed: bool) -> str | None:
+    """What a word is, as `_told` takes it."""
+    is_name = _is_name(word, mixed=mixed)
+    if is_name:
+        return "GIVEN_NAME"
+    if _is_place(word):
+        return "CITY"
+    return None if is_name is None else ""
+
+
+def _is_place(word: _Word) -> bool:
+    if word.is_other or word.in_code or word.is_identifier or not word.text[0].isupper():
+        return False
+    return word.bare in known_places() or (word.place >= PLACE and word.place > word.name)
 
 
 def _is_name(word: _Word, *, mixed: bool) -> bool | None:
@@ -201,6 +227,8 @@ def _is_name(word: _Word, *, mixed: bool) -> bool | None:
     if word.is_other or (word.place > word.name and word.place >= EVEN):
         return None
     if word.bare in _NOBODY or word.is_identifier or word.bare in known_places():
+        return False
+    if is_foreign(word.text):
         return False
     if word.in_code:
         return word.is_known and word.name >= EVEN

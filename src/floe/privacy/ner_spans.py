@@ -18,6 +18,7 @@ from floe.privacy.ner_names import (
     has_capitals,
     is_code,
     is_exercise,
+    is_foreign,
     is_organisation,
     known_places,
     with_names,
@@ -179,7 +180,7 @@ def _judge(text: str, group: Sequence[Piece]) -> tuple[str, float]:
 def _is_street(text: str, group: Sequence[Piece]) -> bool:
     """Whether an address is written as one: with capitals where the text has any, or "street"."""
     place = text[group[0].start : group[-1].end]
-    if all(word.lower() in known_places() for word in _LETTERS.findall(place)):
+    if is_foreign(place) or all(word.lower() in known_places() for word in _LETTERS.findall(place)):
         return False
     if any(c.isupper() for c in place) or _STREET.search(place):
         return True
