@@ -30,6 +30,7 @@ VERSION = 1
 MARGIN = 3.0
 GROWTH = 1.5
 SLACK = 0.02
+_LEAST_LOADS = 4
 _FRESH_TICKS = 32
 
 
@@ -52,6 +53,7 @@ class Learned(Books):
         self._n_bytes = 0
         self._asked: Use | None = None
         self._load_ms: dict[str, float] = {}
+        self._mean_ms = 0.0
         self.changes = 0
         self.change_cost_ms = 0.0
 
@@ -65,6 +67,7 @@ class Learned(Books):
     def used(self, use: Use, *, resident: bool) -> None:
         """See `ReplacementPolicy`."""
         self._asked = use
+        self._mean_ms += (use.load_ms - self._mean_ms) / min(self._value.history.tick + 1, 200)
         self._load_ms[use.key] = use.load_ms
         self._fresh.pop(use.key, None)
         self._caution.used(use, resident=resident, within=self._value.life)
@@ -83,20 +86,25 @@ class Learned(Books):
             self._behind_ms[e] = behind
             if behind > most:
                 best, most = e, behind
-        if best == self._lead or most <= self._margin * self._change_ms(best):
+        if best == self._lead or most <= self._margin * _LEAST_LOADS * self._mean_ms:
+            return
+        price_ms = self._change_ms(best)
+        if most <= self._margin * price_ms:
             return
         self.changes += 1
-        self.change_cost_ms += self._change_ms(best)
+        self.change_cost_ms += price_ms
         self._lead = best
         self._margin *= GROWTH
         self._behind_ms = [0.0] * len(self._ghosts)
 
     def _change_ms(self, e: int) -> float:
-        """Load time of what expert `e` holds and we do not; at least that of one mean adapter."""
-        held = self._ghosts[e].resident
-        loads = [self._load_ms.get(k, 0.0) for k in held]
-        missing = sum(ms for k, ms in zip(held, loads, strict=True) if k not in self._resident)
-        return max(missing, 4 * sum(loads) / max(len(loads), 1))
+        """Load time of what expert `e` holds and we do not; at least a few mean loads."""
+        missing = sum(
+            self._load_ms.get(key, 0.0)
+            for key in self._ghosts[e].resident
+            if key not in self._resident
+        )
+        return max(missing, _LEAST_LOADS * self._mean_ms)
 
     def admitted(self, use: Use, *, prefetched: bool = False) -> None:
         """See `ReplacementPolicy`."""
