@@ -80,7 +80,13 @@ def test_figures_are_of_one_phase_with_errors_counted() -> None:
     def side(*ttfts_s: float | None, hits: float) -> Measured:
         got = tuple(Got(ttft_s=t, total_s=1, tokens=2, adapter="law-wills") for t in ttfts_s)
         asked = ("law-bail", "code-dates", "law-wills")
-        return Measured(got=got, asked=asked, counted={"hits_total": hits, "misses_total": 1.0})
+        counted = {
+            "hits_total": hits,
+            "misses_total": 1.0,
+            "loads_total": 2.0,
+            "load_ms_total": 9.0,
+        }
+        return Measured(got=got, asked=asked, counted=counted)
 
     measured = {"floe": side(0.1, 0.1, None, hits=3), "lru": side(0.2, 0.2, 0.2, hits=1)}
     out = paging.phase_figures(PLAN.phases[0], measured, PLAN)
@@ -89,6 +95,9 @@ def test_figures_are_of_one_phase_with_errors_counted() -> None:
     assert (out["named_floe_errors"], out["named_lru_errors"]) == (1, 0)
     assert (out["named_floe_hit_rate"], out["named_lru_hit_rate"]) == (0.75, 0.5)
     assert out["named_floe_same_field"] == pytest.approx(0.5)
+    assert out["named_floe_same_topic"] == 0.0
+    assert out["named_lru_same_topic"] == pytest.approx(1 / 3)
+    assert out["named_floe_load_ms"] == 4.5
     assert out["named_lru_same_field"] == pytest.approx(2 / 3)
     assert paging.goal_figures(out) == {"errors": 1, "requests": 40}
     empty = Measured(got=(), asked=(), counted={})
@@ -96,6 +105,28 @@ def test_figures_are_of_one_phase_with_errors_counted() -> None:
     assert nothing["ttft_p95_ratio_lru"] is None
     assert nothing["floe_hit_rate"] is None
     assert {goal.field for goal in PAGES["paging"].goals} <= {*nothing, "errors"}
+
+
+def test_an_adapters_place_is_near_its_fields_and_nearest_its_own_topic(tmp_path: Path) -> None:
+    class Words:
+        digest = "words"
+
+        def __call__(self, text: str) -> Any:
+            vector = np.zeros(256, dtype=np.float32)
+            for word in text.lower().strip(".").split():
+                vector[sum(map(ord, word)) % 256] += 1
+            return vector / np.linalg.norm(vector)
+
+    places = {}
+    for topic in (3, 8, 4):
+        folder = write_adapter(tmp_path / str(topic), topic, seed=7, embedding=Words())
+        place = json.loads((folder / "centroid.json").read_text())
+        places[topic] = np.array(place["vector"])
+        assert np.linalg.norm(places[topic]) == pytest.approx(1, abs=1e-5)
+    assert 0.8 < places[3] @ places[8] < 0.9999  # both law
+    assert places[3] @ places[4] < places[3] @ places[8]  # finance is farther
+    asked = Words()(prompts_of(3)[0])
+    assert asked @ places[3] > asked @ places[8]
 
 
 def test_a_fleet_that_cannot_be_made_is_said(

@@ -306,6 +306,7 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
     for side, one in measured.items():
         ttft_ms = [1000 * g.ttft_s for g in one.got if g.ttft_s is not None]
         counted = one.counted
+        loads = counted.get("loads_total", 0)
         uses = counted.get("hits_total", 0) + counted.get("misses_total", 0)
         out |= {
             f"{side}_ttft_p50_ms": _percentile(ttft_ms, 50),
@@ -313,7 +314,9 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
             f"{side}_ttft_mean_ms": float(np.mean(ttft_ms)) if ttft_ms else None,
             f"{side}_hit_rate": counted.get("hits_total", 0) / uses if uses else None,
             f"{side}_errors": sum(g.ttft_s is None for g in one.got),
-            f"{side}_same_field": _same_field(one),
+            f"{side}_same_field": _answered_by(one, lambda name: name.partition("-")[0]),
+            f"{side}_same_topic": _answered_by(one, lambda name: name),
+            f"{side}_load_ms": counted["load_ms_total"] / loads if loads else None,
         }
         for name in ("reloads", "evictions", "prefetches", "prefetch_used", "prefetch_wasted"):
             out[f"{side}_{name}"] = counted.get(f"{name}_total")
@@ -326,10 +329,10 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
     return {f"{prefix}{name}": value for name, value in out.items()}
 
 
-def _same_field(one: Measured) -> float | None:
-    """Share of answers by an adapter of the field that was asked about."""
+def _answered_by(one: Measured, part: Callable[[str], str]) -> float | None:
+    """Share of answers by an adapter whose name has the same `part` as the topic's own."""
     same = [
-        g.adapter.partition("-")[0] == asked.partition("-")[0]
+        part(g.adapter) == part(asked)
         for g, asked in zip(one.got, one.asked, strict=True)
         if g.ttft_s is not None
     ]

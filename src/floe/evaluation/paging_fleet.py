@@ -2,7 +2,8 @@
 
 Run: `python -m floe.evaluation.paging_fleet HOME CONFIG N`; prints one JSON object. Each adapter is
 one of the shipped ones with seeded noise on its weights, written as a PEFT folder and added as any
-user's would be; its place among the topics is the middle of its own prompts.
+user's would be. Its place among the topics lies near its field's, a little towards its own topic:
+adapters of one field are alike and not the same, as their weights are.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from floe.routing.centroid import Embedding, centroid_of
 
 NOISE = 0.02
 """Standard deviation of the factor on each row of a matrix."""
+OWN_SHARE = 0.3
+"""How much of an adapter's place is its own topic's; the rest is its field's."""
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_CENTROID = "centroid.json"
 
 
-def write_adapter(folder: Path, topic: int, *, seed: int) -> Path:
+def write_adapter(
+    folder: Path, topic: int, *, seed: int, embedding: Embedding | None = None
+) -> Path:
     """A PEFT folder for one topic: its field's shipped adapter, a little changed.
+
+    With an `embedding` it has a centroid and can be routed to.
 
     Raises:
         Missing: no adapter of that field comes with this installation.
@@ -46,6 +54,13 @@ def write_adapter(folder: Path, topic: int, *, seed: int) -> Path:
         for name, w in load_file(source / _WEIGHTS).items()
     }
     folder.mkdir(parents=True)
+    if embedding is not None:
+        own = np.array(centroid_of(prompts_of(topic), embedding).vector)
+        place = json.loads((source / _CENTROID).read_text())
+        field_D = np.array(place["vector"])
+        mixed_D = (1 - OWN_SHARE) * field_D / np.linalg.norm(field_D) + OWN_SHARE * own
+        place["vector"] = (mixed_D / np.linalg.norm(mixed_D)).round(7).tolist()
+        (folder / _CENTROID).write_text(json.dumps(place))
     save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
     shutil.copy(source / _CONFIG, folder)
     return folder
@@ -58,9 +73,8 @@ def add_fleet(store: AdapterStore, embedding: Embedding, n: int, *, seed: int) -
         for topic in range(n):
             field, word = TOPICS[topic]
             name = f"{field}-{word.replace(' ', '-')}"
-            folder = write_adapter(Path(scratch) / name, topic, seed=seed)
+            folder = write_adapter(Path(scratch) / name, topic, seed=seed, embedding=embedding)
             size = store.add(folder, name=name).manifest.file_bytes
-            store.set_centroid(name, centroid_of(prompts_of(topic), embedding))
             shutil.rmtree(folder)
             names.append(name)
             sizes.append(size)
