@@ -11,7 +11,24 @@ from floe.privacy.detector import RuleDetector
 
 DETECTOR = RuleDetector()
 
+_K = "a1B2c3D4"
 ROWS = [
+    ("STREET_ADDRESS", "PSC 3294, Box 9168\nAPO AA 61487", ["PSC 3294, Box 9168\nAPO AA 61487"]),
+    ("PERSON", "昨晚郭红超在群里发的", ["郭红超"]),
+    ("DATE_OF_BIRTH", "患者1971年1月18日出生", ["1971年1月18日"]),
+    ("DATE_OF_BIRTH", "1971年1月18日生效", []),
+    ("API_KEY", f"AccountName=x;AccountKey={_K * 5}==;", [_K * 5 + "=="]),
+    ("API_KEY", f"密钥是sk-ant-api03-{_K * 5}。", [f"sk-ant-api03-{_K * 5}"]),
+    ("API_KEY", f"github_pat_{_K * 5} glpat-{_K * 3}", [f"github_pat_{_K * 5}", f"glpat-{_K * 3}"]),
+    ("API_KEY", f"sk_live_{_K * 3} whsec_{_K * 4}", [f"sk_live_{_K * 3}", f"whsec_{_K * 4}"]),
+    ("API_KEY", f"xapp-1-A0-{_K * 3} hf_{_K * 4}a1", [f"xapp-1-A0-{_K * 3}", f"hf_{_K * 4}a1"]),
+    ("API_KEY", f"npm_{_K * 4}abcd pypi-{_K * 7}", [f"npm_{_K * 4}abcd", f"pypi-{_K * 7}"]),
+    ("API_KEY", "AC" + "0123456789abcdef" * 2, ["AC" + "0123456789abcdef" * 2]),
+    ("API_KEY", f"SG.{_K * 2}abcdef.{_K * 5}abc", [f"SG.{_K * 2}abcdef.{_K * 5}abc"]),
+    ("API_KEY", f"LTAI5t{_K * 2} AKID{_K * 4}", [f"LTAI5t{_K * 2}", f"AKID{_K * 4}"]),
+    ("API_KEY", f"abc8Q~{_K * 4}", [f"abc8Q~{_K * 4}"]),
+    ("API_KEY", f"gsk_{_K * 6} xai-{_K * 6}", [f"gsk_{_K * 6}", f"xai-{_K * 6}"]),
+    ("API_KEY", "risk-management-and-mask-everything-else npm_config_registry_value_here", []),
     ("MAC_ADDRESS", "eth0 ether 00:1B:44:11:3A:B7 up", ["00:1B:44:11:3A:B7"]),
     ("MAC_ADDRESS", "网卡00-1b-44-11-3a-b7已连接", ["00-1b-44-11-3a-b7"]),
     ("MAC_ADDRESS", "mac 001b.4411.3ab7.", ["001b.4411.3ab7"]),

@@ -10,7 +10,11 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-_PLAIN = re.compile(r"[\t\n\v\f\r\x20-\x7e]*")
+# What is its own copy: ASCII, accented Latin letters, Chinese characters and punctuation.
+_PLAIN = re.compile(
+    "[\t\n\v\f\r\x20-\x7e\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u2018\u2019\u201c\u201d"
+    "\u3001\u3002\u3008-\u3011\u4e00-\u9fff]*"
+)
 _DIGITS = "0123456789"
 
 # Letters that look like a Latin one (subset of Unicode UTS 39 confusables), pairwise.
@@ -72,7 +76,7 @@ def normalise(text: str, *, fold: bool = True) -> Normalised:
 
 
 def _plain_end(text: str, at: int) -> int:
-    """End of the run of plain ASCII at `at`, less its last character if a mark may follow it."""
+    """End of the plain run at `at`, less its last character if a mark may follow it."""
     match = _PLAIN.match(text, at)
     end = match.end() if match else at
     return end - 1 if at < end < len(text) else end

@@ -97,8 +97,8 @@ def accept(value: str) -> bool:
 class PatternRule:
     """A pattern whose matches pass `check`; `context` lifts `score` to `context_score`.
 
-    A score of 0 means the shape alone says nothing. With a group named "value" that matched only that group
-    is the finding, and what stands around it in the pattern is its context.
+    A score of 0 means the shape alone says nothing. With a group named "value" that matched, only
+    that group is the finding, and what stands around it in the pattern is its context.
     """
 
     name: str
@@ -128,7 +128,7 @@ class PatternRule:
             start, end = match.span(group)
             if not self.check(match.group(group)):
                 continue
-            if self.before and not self.before.search(text[max(0, start - _BEFORE_CHARS) : start]):
+            if self.before and not self.before.search(text, max(0, start - _BEFORE_CHARS), start):
                 continue
             score = self.score
             if self.context is not None and near(text, start, end, self.context):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 _COMPOUND = (
     "欧阳|歐陽|上官|司马|司馬|诸葛|諸葛|司徒|尉迟|皇甫|令狐|慕容|夏侯|公孙|公孫|宇文"
@@ -81,10 +81,37 @@ WEAK = PatternRule(
 )
 TITLED = PatternRule(
     name="cn_name_titled",
-    needs=Needs(han=True),
+    needs=Needs(
+        han=True,
+        cues=any_of(
+            "先生",
+            "女士",
+            "小姐",
+            "太太",
+            "教授",
+            "医生",
+            "醫生",
+            "律师",
+            "律師",
+            "老师",
+            "老師",
+            "同学",
+            "经理",
+            "主任",
+            "师傅",
+            "阿姨",
+            "叔叔",
+            "护士",
+            "总监",
+            "医师",
+            "院长",
+            "校长",
+            "博士",
+        ),
+    ),
     entity="PERSON",
     pattern=re.compile(
-        rf"(?P<value>{_NAME})(?=\s?(?:先生|女士|小姐|太太|教授|医生|醫生|律师|律師))"
+        rf"(?P<value>{_NAME})(?=\s?(?:先生|女士|小姐|太太|教授|医生|醫生|律师|律師|老师|老師|同学|经理|主任|师傅|阿姨|叔叔|护士|总监|医师|院长|校长|博士))"
     ),
     score=0.7,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Cues, Needs
 
 RULE = PatternRule(
     name="us_military_address",
@@ -20,5 +20,5 @@ RULE = PatternRule(
         re.IGNORECASE,
     ),
     score=0.9,
-    needs=Needs(run=5),
+    needs=Needs(run=5, cues=Cues(words=frozenset(("apo", "fpo", "dpo")))),
 )

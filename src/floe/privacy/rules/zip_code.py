@@ -58,7 +58,7 @@ NAMED = named(
         "postleitzahl", "code postal", "código postal", "codice postale", "cap", "kod pocztowy",
         "pin code", "pincode", "邮编", "邮政编码", "郵遞區號", "郵編",
     ),
-    value=r"(?=[A-Z -]{0,3}[0-9])[0-9A-Z]{2,5}(?:[ -](?=[0-9])[0-9A-Z]{2,4})?|[0-9]{3,6}",
+    value=r"(?=[A-Z]{0,2}[0-9])[0-9A-Z]{2,5}(?:[ -](?=[0-9])[0-9A-Z]{2,4})?|[0-9]{3,6}",
     score=0.75,
     check=lambda value: any(c.isdigit() for c in value) and len(value) >= 3,
     digits=1,
