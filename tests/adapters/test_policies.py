@@ -314,6 +314,7 @@ def test_context_and_tenant_tell_adapters_apart():
         ({"life": math.nan}, "damaged"),
         ({"following": "nobody"}, "damaged"),
         ({"predictors": []}, "damaged"),
+        ({"predictors": [{"weights": [0.0] * 19, "squares": [1e9] * 19}] * 3 + [{}]}, "damaged"),
         ({"margin": 1e300}, "damaged"),
         ({"history": {}}, "damaged"),
     ],

@@ -42,8 +42,7 @@ class Value(Books):
 
     def __init__(self, *, seed: int = 7) -> None:
         self.history = History()
-        prior_F = [_PRIOR.get(f, 0.0) for f in FEATURES]
-        self.predictors = [Predictor(prior_F, step=_STEP) for _ in (*SHARES, SOON)]
+        self.predictors = _predictors()
         self.life = 64.0
         self._rng = np.random.default_rng(seed)
         self._resident: dict[str, int] = {}
@@ -170,11 +169,18 @@ class Value(Books):
             raise ValueError("predictors")
         history = History()
         history.restore(state["history"])
-        for predictor, saved in zip(self.predictors, state["predictors"], strict=True):
+        predictors = _predictors()
+        for predictor, saved in zip(predictors, state["predictors"], strict=True):
             predictor.restore(saved)
-        self.life, self.history = life, history
+        self.life, self.history, self.predictors = life, history, predictors
         self._value_N = self._scored_N = np.zeros(0)
         self._resident = {key: history.slot[key] for key in self._resident if key in history.slot}
+
+
+def _predictors() -> list[Predictor]:
+    """One for each horizon that values are made of, and the near one."""
+    prior_F = [_PRIOR.get(name, 0.0) for name in FEATURES]
+    return [Predictor(prior_F, step=_STEP) for _ in (*SHARES, SOON)]
 
 
 def _seen_from(x_nF: Array, horizon: int) -> Array:
