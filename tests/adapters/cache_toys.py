@@ -160,9 +160,9 @@ class Slow:
         self.running = self.most_running = 0
 
     async def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
-        if function.__name__ not in ("_read", "fetch"):
+        if function.__name__ not in ("_swap", "fetch"):
             return function(*args)
-        name = args[0].name if function.__name__ == "_read" else args[0].removeprefix("d-")
+        name = args[0].name if function.__name__ == "_swap" else args[0].removeprefix("d-")
         self.began.append((asyncio.get_running_loop().time(), name))
         self.running += 1
         self.most_running = max(self.most_running, self.running)

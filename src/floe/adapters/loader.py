@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from floe.adapters.slots import H, Load, Slot, Tier
 from floe.core.errors import BadAdapter
 
+T = TypeVar("T")
 Run = Callable[..., Awaitable[Any]]
 
 STUCK_S = 60.0
@@ -79,12 +80,12 @@ class Loader(Generic[H]):
     async def _bring(self, slot: Slot[H], victims: Sequence[Slot[H]]) -> None:
         try:
             async with self._turn:
-                await self._free(victims)
                 if not slot.is_wanted:
+                    await self._free(victims)
                     raise Unwanted
                 self._loading = (slot.name, self._clock_s())
                 tier, began_s = slot.where(), asyncio.get_running_loop().time()
-                handle, size = await self._run(self._read, slot)
+                handle, size = await self._freed(self._swap, slot, victims)
                 took_ms = 1000 * (asyncio.get_running_loop().time() - began_s)
                 slot.handle = handle
                 self._loaded(slot, size, tier, took_ms)
@@ -97,8 +98,9 @@ class Loader(Generic[H]):
             if not self.pending:
                 asyncio.get_running_loop().call_soon(self._idle)
 
-    def _read(self, slot: Slot[H]) -> tuple[H, int]:
-        """In the thread."""
+    def _swap(self, slot: Slot[H], victims: Sequence[Slot[H]], lost: list[int]) -> tuple[H, int]:
+        """In the thread: free first, then load, so that both are never in memory together."""
+        self._unload_all(victims, lost)
         with slot.open() as path:
             size = path.stat().st_size
             if size > slot.n_bytes:
@@ -111,16 +113,29 @@ class Loader(Generic[H]):
                 raise (BadAdapter(message) if is_host else error) from error
 
     async def _free(self, victims: Sequence[Slot[H]]) -> None:
-        """Free all, then raise the first error."""
+        if victims:
+            await self._freed(self._unload_all, victims)
+
+    async def _freed(self, work: Callable[..., T], *args: Any) -> T:
+        """Run `work(*args, lost)` off the loop, and tell what it lost."""
+        lost: list[int] = []
+        try:
+            return await self._run(work, *args, lost)  # type: ignore[no-any-return]
+        finally:
+            if lost:
+                self._lost(sum(lost))
+
+    def _unload_all(self, victims: Sequence[Slot[H]], lost: list[int]) -> None:
+        """In the thread: free all, then raise the first error."""
         errors: list[Exception] = []
         for victim in victims:
             handle, victim.handle = victim.handle, None
             if handle is None:
                 continue
             try:
-                await self._run(self._unload, handle)
+                self._unload(handle)
             except Exception as error:
-                self._lost(victim.n_bytes)
+                lost.append(victim.n_bytes)
                 errors.append(error)
         if errors:
             raise errors[0]
