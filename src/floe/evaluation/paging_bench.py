@@ -148,7 +148,7 @@ def config_text(side: str, budget_bytes: int) -> str:
         "model": {"threads": "1", "context_tokens": "512"},
         "privacy": {"ner": '"off"', "semantic": '"off"', "ledger": "false"},
         "adapters": {"budget_bytes": str(budget_bytes), "host_bytes": "0", "shipped": "false"},
-        "routing": {"top_k": "1", "threshold": "0.0"},
+        "routing": {"top_k": "1"},
     }
     for (section, key), value in (PLAIN if side == "lru" else OURS).items():
         sections[section][key] = f'"{value}"'
