@@ -316,6 +316,7 @@ def phase_figures(phase: Phase, measured: Mapping[str, Measured], plan: Plan) ->
             f"{side}_errors": sum(g.ttft_s is None for g in one.got),
             f"{side}_same_field": _answered_by(one, lambda name: name.partition("-")[0]),
             f"{side}_same_topic": _answered_by(one, lambda name: name),
+            f"{side}_base": sum(not g.adapter for g in one.got) / max(len(one.got), 1),
             f"{side}_load_ms": counted["load_ms_total"] / loads if loads else None,
         }
         for name in ("reloads", "evictions", "prefetches", "prefetch_used", "prefetch_wasted"):
