@@ -30,7 +30,10 @@ def publish(store: AdapterStore, folder: Path) -> int:
 
     Raises:
         BadAdapter: an adapter of the store is damaged; the index was not changed.
+        BadRequest: something else than a folder is there.
     """
+    if folder.exists() and not folder.is_dir():
+        raise BadRequest(f"{folder} is not a folder; name one to publish to", param="folder")
     records = []
     for stored in store.list():
         target = folder / object_name(stored.manifest.digest)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from floe.engine.llamacpp import LlamaCppEngine
 
 app = typer.Typer(
-    help="List, add, remove, restore, inspect and verify adapters.", no_args_is_help=True
+    help="List, add, remove, restore, publish, inspect and verify adapters.", no_args_is_help=True
 )
 NameArgument = Annotated[str, typer.Argument(help="The adapter's name.")]
 
@@ -162,6 +162,26 @@ def remove(name: NameArgument, config: ConfigOption = None, model: ModelOption =
     print(f"removed {name}")
     if name in _shipped():
         say(f"{name} comes with Floe; put it back with: floe adapters restore {name}")
+
+
+@app.command("publish")
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Where to write them; may be there already.")],
+    config: ConfigOption = None,
+    model: ModelOption = None,
+) -> None:
+    """Write every adapter of the store to a folder that other devices can take them from.
+
+    Serve the folder as it is, or copy it to a bucket or a web server; the others name it in
+    adapters.remote (file://, s3:// or https://).
+
+    Example: floe adapters publish /srv/adapters
+    """
+    from floe.adapters.remote_index import publish as write
+
+    with _opened(config, model) as (_, store):
+        count = write(store, folder)
+    print(f"published {count} adapters to {folder}")
 
 
 @app.command("inspect")
