@@ -119,13 +119,13 @@ class EpochController:
         n_bytes: Sequence[int],
         budget_bytes: int,
     ) -> tuple[tuple[str, int], ...]:
-        """The one adapter seen least that takes at most a quarter of the budget, and its tries."""
+        """The one adapter seen least that takes at most half of the budget, and its tries."""
         s = self._settings
         pulls = round(s.quota * math.sqrt(self.length))
         little = [
             k
             for k, seen in enumerate(samples)
-            if seen < s.enough and n_bytes[k] * 4 <= budget_bytes
+            if seen < s.enough and n_bytes[k] * 2 <= budget_bytes
         ]
         if pulls < 1 or not little:
             return ()

@@ -133,12 +133,12 @@ class LinUcb:
 
     def __init__(
         self, memory: Memory, config: RoutingConfig, *, world: World,
-        costs: FloatArray | None = None,
+        costs: FloatArray | None = None, saves_up: bool = False,
     ) -> None:  # fmt: skip
         self.memory, self._config, self._costs = memory, config, costs
         self.learner = Learner(
             config=config, encoder_digest=world.encoder_digest,
-            embedding_width=world.embeddings.shape[1],
+            embedding_width=world.embeddings.shape[1], saves_up=saves_up,
         )  # fmt: skip
         self._digests = tuple(str(n) for n in range(len(memory.mask)))
         self._none = np.zeros(len(memory.mask))
@@ -188,7 +188,7 @@ class Polar(LinUcb):
         self, memory: Memory, config: RoutingConfig, *, world: World, costs: FloatArray,
         epochs: EpochSettings,
     ) -> None:  # fmt: skip
-        super().__init__(memory, config, world=world, costs=costs)
+        super().__init__(memory, config, world=world, costs=costs, saves_up=True)
         self._load_costs, self._world = costs, world
         self.controller = EpochController(epochs)
         self._to_try: dict[int, int] = {}

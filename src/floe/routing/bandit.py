@@ -52,7 +52,7 @@ class Settings:
 
     width: int
     exploration: float = 0.1
-    ridge: float = 1.0
+    ridge: float = 0.3
     shared_ridge: float = 0.1
     noise: float = 0.5
     forgetting: float = 1.0

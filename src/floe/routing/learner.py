@@ -6,6 +6,11 @@ the base. So with nothing learned and equal costs the gate decides alone, mixtur
 whatever was learned or costs less moves its choice by as much as it is worth.
 
 Costs count above the cheapest adapter's: in an empty memory the first load is worth its price.
+And a load pays for more than one request, which no index of one request can see. So for every
+adapter it is added up, fading over some FADES requests, what requests lose (or would lose) without
+it. What an adapter out of memory has there above the least of those in memory is taken off its
+price: it is loaded once going without it has cost as much more as the load. Nothing of this is
+learned.
 
 Legend: W width of the embedding, D of the context, K adapters, T recent contexts.
 """
@@ -41,6 +46,8 @@ SAVE_AFTER = 64
 SAVE_AFTER_S = 60.0
 ALIKE = 0.9
 TRUST = 0.5
+FADES = 32
+MISSED = 4.0
 _log = logging.getLogger("floe.routing")
 
 
@@ -48,7 +55,8 @@ _log = logging.getLogger("floe.routing")
 class Moved:
     """Cosines (K,) as the gate should see them, and what moved them, in nats per token.
 
-    `learned` and `bonus` are relative to the base's; `cost` is above the cheapest adapter's.
+    `learned` and `bonus` are relative to the base's; `cost` is above the cheapest adapter's and
+    less what going without it has cost lately.
     """
 
     cos: FloatArray
@@ -77,7 +85,8 @@ class _Answered:
 class Learner:
     """What the router learns. Thread-safe; `learn` and `feedback` never wait for the disk.
 
-    `path` None learns for this process only. `model` is the base model's digest.
+    `path` None learns for this process only. `model` is the base model's digest. `saves_up`
+    False charges each load in full to its request.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class Learner:
         embedding_width: int,
         model: str = "",
         path: Path | None = None,
+        saves_up: bool = True,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._path, self._clock_s = config, path, clock_s
@@ -106,6 +116,8 @@ class Learner:
         self._belongs = Belongs(model=model, encoder=encoder_digest, width=self._project.width)
         self._answered: OrderedDict[str, _Answered] = OrderedDict()
         self._recent: deque[tuple[NDArray[np.float32], float]] = deque(maxlen=RECENT)
+        self._missed: dict[str, float] = {}
+        self._saves_up = saves_up
         self._asked: tuple[Sequence[str], tuple[str, ...]] = ((), (BASE,))
         self._places: dict[str, NDArray[np.float32]] = {}
         self._lock = threading.Lock()
@@ -137,14 +149,45 @@ class Learner:
         `threshold` is the base's cosine for this prompt.
         """
         config, x_D = self._config, self._project(embedding_W)
-        over_K = cost_K - cost_K.min()
-        gain = config.nats_per_cosine
+        gain, price_K = config.nats_per_cosine, cost_K - cost_K.min()
+        over_K = self._left_to_pay(digests, price_K)
         offset = np.append(gain * cos_K - over_K, gain * threshold)
         found = self.bandit.scores(self._with_base(digests), x_D, offset, top=config.top_k + 1)
         learned = found.learned[:-1] - found.learned[-1]
         bonus = found.bonus[:-1] - found.bonus[-1]
-        moved = cos_K + (learned + bonus - over_K) / gain
+        free = cos_K + (learned + bonus) / gain
+        moved = free - over_K / gain if over_K.any() else free
+        if self._saves_up and price_K.any():
+            self._save_up(digests, gain * (free - threshold), price_K == 0.0)
         return Moved(cos=moved, learned=learned, bonus=bonus, cost=over_K)
+
+    def _left_to_pay(self, digests: Sequence[str], price_K: FloatArray) -> FloatArray:
+        """Prices less what going without has cost above the least needed one in memory."""
+        with self._lock:
+            if not self._missed:
+                return price_K
+            missed_K = np.array([self._missed.get(digest, 0.0) for digest in digests])
+        here = price_K == 0.0
+        least = float(missed_K[here].min()) if here.any() else 0.0
+        return np.maximum(price_K - np.maximum(missed_K - least, 0.0) / MISSED, 0.0)
+
+    def _save_up(
+        self, digests: Sequence[str], worth_K: FloatArray, here: NDArray[np.bool_]
+    ) -> None:
+        """Add what this prompt loses, or would lose, without its best adapter in memory.
+
+        `worth_K`: utilities over the base; without it, the best of the others in memory answers.
+        """
+        best = int(worth_K.argmax())
+        others = here.copy()
+        others[best] = False
+        without = max(0.0, float(worth_K[others].max())) if others.any() else 0.0
+        lost = float(worth_K[best]) - without
+        with self._lock:
+            faded = {d: v * (1 - 1 / FADES) for d, v in self._missed.items() if v > 1e-3}
+            if lost > 0:
+                faded[digests[best]] = faded.get(digests[best], 0.0) + lost
+            self._missed = faded
 
     def _with_base(self, digests: Sequence[str]) -> tuple[str, ...]:
         """The arms of a decision; the same tuple while `digests` is the same, which is quick."""
