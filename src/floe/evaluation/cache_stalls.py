@@ -4,8 +4,9 @@ Requests queue in order of arrival for a few lanes. One that has a lane waits th
 adapter is in memory: that is its stall. The loader loads one adapter at a time, without breaking
 off: first what requests in lanes and in the queue need, in their order (queue-driven prefetch).
 When nobody needs anything, and it is allowed, it loads what the policy thinks likely (predicted
-prefetch), if the saving expected exceeds that of the victims by a margin. Adapters of running
-requests and of the first of the queue are pinned, and so is a load on its way.
+prefetch), if the saving expected exceeds that of the victims by a margin; while there is free room
+it fills it with registered adapters, those never asked for too, the dearest for their bytes first.
+Adapters of running requests and of the first of the queue are pinned, and so is a load on its way.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _Run:
     events: list[tuple[float, int, str, _Request | None]] = field(default_factory=list)
     order: int = 0
     known: dict[str, Use] = field(default_factory=dict)
+    untried: deque[Use] = field(default_factory=deque)
     unused: set[str] = field(default_factory=set)
     allowance: int = 0
     stall_ms: float = 0.0
@@ -88,6 +90,7 @@ def simulate_stalls(
     rng = np.random.default_rng(seed)
     service_s = rng.lognormal(np.log(SERVICE_S) - 0.32, 0.8, size=len(trace)).tolist()
     run = _Run(policy=policy, budget_bytes=budget_bytes, is_predicting=predicted_prefetch)
+    run.untried.extend(sorted(_registered(trace), key=lambda u: -u.load_ms / u.n_bytes))
     for use, duration_s in zip(uses(trace), service_s, strict=True):
         run.push(use.at_s, "arrival", _Request(use=use, service_s=duration_s))
     while run.events:
@@ -101,6 +104,16 @@ def simulate_stalls(
         loads=run.counts["loads"], prefetched=run.counts["prefetched"],
         prefetch_used=run.counts["used"], prefetch_wasted=run.counts["wasted"] + len(run.unused),
     )  # fmt: skip
+
+
+def _registered(trace: Trace) -> list[Use]:
+    """Every adapter of the trace, as its store would list it before the first request."""
+    return [
+        Use(key=key, n_bytes=n_bytes, load_ms=load_ms, at_s=0.0)
+        for key, n_bytes, load_ms in zip(
+            trace.names, trace.bytes_K.tolist(), trace.load_ms_K.tolist(), strict=True
+        )
+    ]
 
 
 def _handle(run: _Run, at_s: float, what: str, request: _Request | None) -> None:
@@ -163,8 +176,24 @@ def _load(run: _Run, at_s: float) -> None:
     for use in wanted[:1]:
         if _bring(run, at_s, use, pinned={u.key for u in ahead}):
             return
-    if not wanted and run.is_predicting and run.allowance > 0:
+    if not wanted and run.is_predicting and not _fill(run, at_s) and run.allowance > 0:
         _predict(run, at_s, pinned={u.key for u in ahead})
+
+
+def _fill(run: _Run, at_s: float) -> bool:
+    """Load a registered adapter that nobody has asked for into room that is free."""
+    while run.untried:
+        use = run.untried[0]
+        if use.key not in run.known and use.key not in run.resident:
+            if run.n_bytes + use.n_bytes > run.budget_bytes:
+                return False
+            _bring(run, at_s, use, pinned=set(), prefetched=True)
+            run.unused.add(use.key)
+            run.counts["prefetched"] += 1
+        run.untried.popleft()
+        if run.loading is not None:
+            return True
+    return False
 
 
 def _evictable(run: _Run, pinned: set[str]) -> dict[str, int]:

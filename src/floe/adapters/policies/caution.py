@@ -45,7 +45,7 @@ class Caution:
     def admitted(self, use: Use, *, prefetched: bool) -> None:
         """What went since the last request went for this adapter, if it is a prefetch."""
         self._replaced.pop(use.key, None)
-        if prefetched:
+        if prefetched and self._gone:  # into free room it cost nothing, so it teaches nothing
             self._fresh.add(use.key)
             self._replaced.update(dict.fromkeys(self._gone, self._tick))
         self._gone.clear()
