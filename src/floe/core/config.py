@@ -151,7 +151,7 @@ class AdaptersConfig:
     host_bytes: int = 128_000_000
     prefetch: Literal["both", "queue", "off"] = "both"
     pinned: tuple[str, ...] = ()
-    wait_ms: int = 2_000
+    wait_ms: int = 15_000
     max_overtaken: int = 16
     remote: str = ""
     disk_bytes: int = 0
