@@ -41,6 +41,11 @@ SPANS = [
         [("PERSON", "Natalia", False)],
     ),
     (
+        "How many mg does Keller get, 2 times 30?",
+        [("Keller", SURNAME)],
+        [("PERSON", "Keller", True)],
+    ),
+    (
         "My name is Ann. How many are 2 and 3?",
         [("Ann", GIVEN)],
         [("PERSON", "Ann", True)],

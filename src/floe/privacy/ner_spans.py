@@ -198,4 +198,4 @@ def _is_person(text: str, group: Sequence[Piece]) -> bool:
     name = text[start:end]
     if _FULL_NAME.fullmatch(name) and all(w[0].isupper() for w in name.split()):
         return True
-    return not is_exercise(text)
+    return not (is_exercise(text) and all(p.kind == "GIVEN_NAME" for p in group))
