@@ -62,7 +62,11 @@ class ReplacementPolicy(Protocol):
         ...
 
     def likely(self, *, at_s: float, limit: int) -> Sequence[tuple[str, float]]:
-        """Adapters worth having, best first, with the probability of a use soon; () = no idea."""
+        """Adapters worth having, best first, with the probability of a use soon; () = no idea.
+
+        The chances compare with each other: loading one ahead pays if its chance * load time is
+        above that of what goes for it. So ask for those of the victims too (a high `limit`).
+        """
         ...
 
     def state(self) -> dict[str, object]:
