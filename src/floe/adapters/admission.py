@@ -28,6 +28,9 @@ from floe.core.errors import Busy, FloeError
 BROKEN_S = 30.0
 """So long the router leaves out an adapter whose load failed, unless its file changes before."""
 
+_EARLY_S = 0.001
+"""A timer may come earlier than asked by the clock's resolution."""
+
 log = logging.getLogger("floe.adapters")
 
 
@@ -158,8 +161,13 @@ class Admission(Generic[H]):
             self._queue.remove(ticket)
             return True
         missing = self._table.missing(ticket.wanted)
+        is_loading = bool(missing) and self.loader.pending > 0
+        if is_loading and ticket.is_known and ticket.blocked_at_s is None:
+            return False  # nothing to find out before the loader is free
+        ticket.is_known = True
         fits = self._table.can_pin(ticket.wanted, tenant=ticket.tenant)
-        if fits and missing and self.loader.pending:
+        if fits and is_loading:
+            ticket.blocked_at_s = None
             return False
         victims = self._victims(ticket) if fits else None
         if victims is None:
@@ -179,7 +187,7 @@ class Admission(Generic[H]):
             ticket.blocked_at_s = loop.time()
             if ticket.wait_s > 0:
                 loop.call_later(ticket.wait_s, self.pump)
-        if loop.time() - ticket.blocked_at_s < ticket.wait_s:
+        if loop.time() - ticket.blocked_at_s < ticket.wait_s - _EARLY_S:
             return False
         self._refuse(ticket, self._full(ticket))
         self._figures.refused(ticket.tenant)

@@ -116,7 +116,7 @@ class Ticket(Generic[H]):
     """A lease that waits; `ready` gives its pinned slots.
 
     `blocked_at_s`: since when held adapters leave no room for it (the loop's seconds).
-    `start` is its tag in the fair order.
+    `start` is its tag in the fair order; `is_known`: it was seen before whether it fits.
     """
 
     wanted: list[Slot[H]]
@@ -124,6 +124,7 @@ class Ticket(Generic[H]):
     ready: asyncio.Future[list[Slot[H]]]
     wait_s: float
     is_counted: bool = True
+    is_known: bool = False
     number: int = 0
     start: float = 0.0
     overtaken: int = 0
