@@ -96,7 +96,7 @@ def load_head(path: Path) -> Head:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise BadModel(f"{path} is too large for a semantic head")
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             data = {name: np.asarray(arrays[name]) for name in arrays.files}
         card = json.loads(data["card"].tobytes())
         if card["format"] != FORMAT or list(card["cues"]) != list(CUES):
