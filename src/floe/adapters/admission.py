@@ -84,18 +84,20 @@ class Admission(Generic[H]):
         ticket = Ticket(
             wanted=wanted, tenant=tenant, ready=ready, wait_s=wait_s, is_counted=is_counted
         )
-        present = not self._table.missing(wanted)
-        if not (present and not self._queue.is_barred and self._attempt(ticket)):
-            self._queue.add(ticket)
-            if not self._queue.is_barred:
-                self._attempt(ticket)
         try:
+            present = not self._table.missing(wanted)
+            if not (present and not self._queue.is_barred and self._attempt(ticket)):
+                self._queue.add(ticket)
+                if not self._queue.is_barred:
+                    self._attempt(ticket)
             return await ready
-        except asyncio.CancelledError:
+        except BaseException as error:  # whatever it is, nobody waits here any more
             self._queue.remove(ticket)
-            if ready.done() and not ready.cancelled() and ready.exception() is None:
+            ready.cancel()
+            if not ready.cancelled() and ready.exception() is None:
                 self.release(ready.result(), tenant=tenant)
-            self.pump()
+            if not isinstance(error, FloeError):
+                self.pump()
             raise
 
     def release(self, slots: Sequence[Slot[H]], *, tenant: str) -> None:
