@@ -61,10 +61,10 @@ def test_the_adapter_seen_least_is_brought_in_and_tried() -> None:
     assert plan(settings, **seen).explore == ()
 
 
-def test_trying_never_takes_more_than_a_quarter_of_the_memory() -> None:
-    seen = {"samples": (0.0, 0.0, 0.0, 0.0), "budget_bytes": 39}
+def test_trying_never_takes_more_than_half_of_the_memory() -> None:
+    seen = {"samples": (0.0, 0.0, 0.0, 0.0), "budget_bytes": 19}
     assert plan(EpochSettings(first=100), **seen).explore == ()
-    assert len(plan(EpochSettings(first=100), **{**seen, "budget_bytes": 40}).explore) == 1
+    assert len(plan(EpochSettings(first=100), **{**seen, "budget_bytes": 20}).explore) == 1
 
 
 def test_without_prompts_nothing_changes() -> None:

@@ -125,7 +125,7 @@ def test_f17_an_arm_begins_from_another_once() -> None:
 @given(seed=st.integers(0, 2**31))
 def test_f19_arms_come_and_go_in_any_order(seed: int) -> None:
     rng, dice = np.random.default_rng(seed), random.Random(seed)
-    how = Settings(width=3)
+    how = Settings(width=3, ridge=1.0)
     one, kept = Bandit(how), {}
     for _ in range(60):
         arm, x = dice.choice("abcdef"), context(rng, 3)

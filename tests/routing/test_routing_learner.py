@@ -106,19 +106,24 @@ def test_f16_with_nothing_learned_and_equal_costs_the_route_is_the_gates(
     assert with_learner.choose(request) == alone
 
 
-def test_f16_the_first_fifty_requests_lose_nothing_against_the_gate() -> None:
+def test_f16_the_first_fifty_requests_lose_almost_nothing_against_the_gate() -> None:
     """Whatever is learned meanwhile from adapters that are all as good as the gate thinks."""
     gate, one = router(learns=False), router()
     rng = np.random.default_rng(2)
+
+    def worth(route: Route, text: str) -> float:
+        cos = dict(zip(("maths", "code"), Numbers()(text)[:2].tolist(), strict=True))
+        return sum(s.weight * 2.0 * (cos[s.name] - 0.3) for s in route.shares)
+
+    lost = []
     for n in range(50):
-        request = ask(" ".join(map(str, rng.standard_normal(4))))
-        route = one.choose(request)
-        assert [s.name for s in route.shares][:1] == [s.name for s in gate.choose(request).shares][
-            :1
-        ]
-        cos = dict(zip(("maths", "code"), Numbers()(request.topic())[:2], strict=True))
-        worth = sum(s.weight * 2.0 * (float(cos[s.name]) - 0.3) for s in route.shares)
-        one.learn(outcome(route, -2.0 + worth, topic=request.topic(), request_id=str(n)))
+        text = " ".join(map(str, rng.standard_normal(4)))
+        route = one.choose(ask(text))
+        found = worth(route, text)
+        lost.append(worth(gate.choose(ask(text)), text) - found)
+        one.learn(outcome(route, -2.0 + found, topic=text, request_id=str(n)))
+    assert sum(lost) / 50 < 0.02  # nats a token; a wrong adapter loses a tenth to two
+    assert max(lost) < 0.3
 
 
 def test_an_adapter_that_disappoints_gives_way_and_the_reason_says_why() -> None:

@@ -165,7 +165,7 @@ def decision_figures(*, adapters: int = 1_000, width: int = 64, rounds: int = 30
     centroids = rng.standard_normal((adapters, 256)).astype(np.float32)
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
     digests = tuple(map(str, range(adapters)))
-    costs = np.where(rng.random(adapters) < 0.1, 0.0, rng.uniform(0, 0.5, adapters))
+    costs = np.where(rng.random(adapters) < 0.1, 0.0, rng.uniform(0.1, 0.5, adapters))
     for n in range(2 * adapters):
         x_D = np.append(rng.standard_normal(width) / np.sqrt(width), 1.0)
         learner.bandit.update(digests[n % adapters], x_D, float(rng.standard_normal()))

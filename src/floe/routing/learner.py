@@ -8,9 +8,9 @@ whatever was learned or costs less moves its choice by as much as it is worth.
 Costs count above the cheapest adapter's: in an empty memory the first load is worth its price.
 And a load pays for more than one request, which no index of one request can see. So for every
 adapter it is added up, fading over some FADES requests, what requests lose (or would lose) without
-it. What an adapter out of memory has there above the least of those in memory is taken off its
-price: it is loaded once going without it has cost as much more as the load. Nothing of this is
-learned.
+it. Of what an adapter out of memory has there above the least of those in memory, a part of
+1 / MISSED is taken off its price: what is missed again and again is loaded in the end. Nothing of
+this is learned; FADES and MISSED were chosen with utilities known, on worlds of other seeds.
 
 Legend: W width of the embedding, D of the context, K adapters, T recent contexts.
 """
@@ -82,6 +82,15 @@ class _Answered:
     shares: tuple[tuple[str, float], ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Arms:
+    """Adapters of a decision as the bandit wants them, and where each stands."""
+
+    digests: Sequence[str]
+    with_base: tuple[str, ...]
+    place: Mapping[str, int]
+
+
 class Learner:
     """What the router learns. Thread-safe; `learn` and `feedback` never wait for the disk.
 
@@ -118,7 +127,7 @@ class Learner:
         self._recent: deque[tuple[NDArray[np.float32], float]] = deque(maxlen=RECENT)
         self._missed: dict[str, float] = {}
         self._saves_up = saves_up
-        self._asked: tuple[Sequence[str], tuple[str, ...]] = ((), (BASE,))
+        self._asked = _Arms(digests=(), with_base=(BASE,), place={})
         self._places: dict[str, NDArray[np.float32]] = {}
         self._lock = threading.Lock()
         self._saving = threading.Lock()
@@ -152,7 +161,8 @@ class Learner:
         gain, price_K = config.nats_per_cosine, cost_K - cost_K.min()
         over_K = self._left_to_pay(digests, price_K)
         offset = np.append(gain * cos_K - over_K, gain * threshold)
-        found = self.bandit.scores(self._with_base(digests), x_D, offset, top=config.top_k + 1)
+        arms = self._arms(digests).with_base
+        found = self.bandit.scores(arms, x_D, offset, top=config.top_k + 1)
         learned = found.learned[:-1] - found.learned[-1]
         bonus = found.bonus[:-1] - found.bonus[-1]
         free = cos_K + (learned + bonus) / gain
@@ -166,7 +176,10 @@ class Learner:
         with self._lock:
             if not self._missed:
                 return price_K
-            missed_K = np.array([self._missed.get(digest, 0.0) for digest in digests])
+            place, missed_K = self._arms(digests).place, np.zeros(len(digests))
+            for digest, missed in self._missed.items():
+                if digest in place:
+                    missed_K[place[digest]] = missed
         here = price_K == 0.0
         least = float(missed_K[here].min()) if here.any() else 0.0
         return np.maximum(price_K - np.maximum(missed_K - least, 0.0) / MISSED, 0.0)
@@ -189,12 +202,16 @@ class Learner:
                 faded[digests[best]] = faded.get(digests[best], 0.0) + lost
             self._missed = faded
 
-    def _with_base(self, digests: Sequence[str]) -> tuple[str, ...]:
-        """The arms of a decision; the same tuple while `digests` is the same, which is quick."""
+    def _arms(self, digests: Sequence[str]) -> _Arms:
+        """The arms of a decision; the same record while `digests` is the same, which is quick."""
         asked = self._asked
-        if asked[0] is not digests:
-            asked = self._asked = (digests, (*digests, BASE))
-        return asked[1]
+        if asked.digests is not digests:
+            asked = self._asked = _Arms(
+                digests=digests,
+                with_base=(*digests, BASE),
+                place={digest: k for k, digest in enumerate(digests)},
+            )
+        return asked
 
     def remember(self, embedding_W: NDArray[np.float32], *, threshold: float) -> None:
         """A prompt that was routed, for the slow time scale; the last 512 in memory only."""
