@@ -335,3 +335,25 @@ def test_no_reason_holds_the_users_words() -> None:
     for _ in range(20):
         one.learn(outcome(only("maths"), -4.0, topic="secret words"))
     assert "secret" not in one.choose(ask("secret words")).reason
+
+
+def test_what_is_missed_again_and_again_is_loaded_in_the_end() -> None:
+    here = {"digest-code"}
+    one = router(resident=here.__contains__, load_ms=lambda _manifest: 2_000.0)
+    taken = [one.choose(ask()).shares[0].name for _ in range(60)]
+    assert taken[0] == "code"
+    assert taken[-1] == "maths"
+    assert taken == sorted(taken)  # no going back and forth
+    rare = router(resident=here.__contains__, load_ms=lambda _manifest: 2_000.0)
+    for n in range(200):  # the one in memory is needed far more often
+        route = rare.choose(ask("0 1 0 0" if n % 20 else PROMPT))
+        assert route.shares[0].name == "code"
+
+
+def test_a_load_is_charged_in_full_where_nothing_is_saved_up() -> None:
+    one = Learner(config=CONFIG, encoder_digest=ENCODER, embedding_width=4, saves_up=False)
+    cos, costs = np.array([0.8, 0.5]), np.array([2.0, 0.0])
+    for _ in range(200):
+        moved = one.moved(("m", "c"), Numbers()(PROMPT), cos, costs, threshold=0.3)
+    assert moved.cost.tolist() == [2.0, 0.0]
+    assert moved.cos.tolist() == pytest.approx([-0.2, 0.5])
