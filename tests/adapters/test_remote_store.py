@@ -200,6 +200,28 @@ def test_a29_names_of_the_index_are_checked(remote: Path, tmp_path: Path, name: 
     assert store.list() == () and "adapter" in store.note
 
 
+def test_an_index_names_each_adapter_once(remote: Path, tmp_path: Path) -> None:
+    index = json.loads((remote / INDEX).read_text())
+    index["adapters"].append(index["adapters"][0])
+    (remote / INDEX).write_text(json.dumps(index))
+    assert "names an adapter twice. Publish the store" in opened(tmp_path, remote.as_uri()).note
+
+
+def test_a_disk_that_cannot_be_written_is_an_error_by_name(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, remote.as_uri())
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("floe.adapters.remote_store.os.fsync", full)
+    with pytest.raises(BadAdapter, match="'one' could not be written: No space left on device"):
+        fetch(store, "one")
+    monkeypatch.undo()
+    assert store.fetched_bytes == 0 and fetch(store, "one")
+
+
 def test_adapters_of_another_model_are_not_listed(remote: Path, tmp_path: Path) -> None:
     index = json.loads((remote / INDEX).read_text())
     index["adapters"][0]["shape_digest"] = "0" * 64
