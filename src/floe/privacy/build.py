@@ -11,6 +11,7 @@ from floe.core.errors import Missing
 from floe.privacy.base import Detector
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate
+from floe.privacy.in_json import InJson
 from floe.privacy.ner import NerDetector, NerFiles
 from floe.privacy.policy import Policies, policies_of
 from floe.privacy.semantic import Encoder, SemanticDetector
@@ -51,7 +52,7 @@ def build_gate(
         detectors.append(semantic)
     ner = _ner(config, ner_files)
     if ner is not None:
-        detectors.append(ner)
+        detectors.append(InJson(ner))
     return Gate(
         detectors=detectors,
         draft_detectors=[rules],

@@ -42,11 +42,11 @@ _TROUBLE_EVERY, _HANG_EVERY, _CRASH_EVERY = 31, 401, 37
 
 
 class TellingEngine(ScriptedEngine):
-    """Answers a prompt that holds "(case-N)" with the Nth of `answers`; some end in a crash."""
+    """Answers a prompt that holds "(case-N)" with the Nth of `answers`; `crashes` ends some so."""
 
-    def __init__(self, answers: Mapping[int, str], *, seed: int) -> None:
+    def __init__(self, answers: Mapping[int, str], *, seed: int, crashes: bool = False) -> None:
         super().__init__(seed=seed, ended=0.0)
-        self._told = answers
+        self._told, self._crashes = answers, crashes
         rng = np.random.default_rng(seed)
         noise_V = [rng.normal(-6.0, 1.0, self.info.n_vocab) for _ in range(16)]
         self._noise_V = [n.astype(np.float32) for n in noise_V]
@@ -68,7 +68,7 @@ class TellingEngine(ScriptedEngine):
             return None
         wanted, so_far = told.encode(), text[found.end() :]
         done = next(n for n in range(len(wanted), -1, -1) if so_far.endswith(wanted[:n]))
-        if done > _CRASH_CHARS and int(found[1]) % _CRASH_EVERY == 0:
+        if self._crashes and done > _CRASH_CHARS and int(found[1]) % _CRASH_EVERY == 0:
             raise RuntimeError(f"a bug that quotes {text.decode('utf-8', 'replace')}")
         if done == len(wanted):
             return next(iter(self.info.eos_ids))
@@ -173,7 +173,7 @@ class LeakEdge:
         self.ledger_path = ledger_path
         self.actions: dict[str, int] = {}
         self._ledger = EgressLedger(path=ledger_path)
-        engine = TellingEngine(answers, seed=1)
+        engine = TellingEngine(answers, seed=1, crashes=True)
         self.cloud = self._cloud(kind, cloud_url)
         tokens = encode(engine)
         self._parts = Parts(

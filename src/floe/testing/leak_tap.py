@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import threading
 from typing import Literal
 
@@ -13,6 +14,7 @@ from floe.testing.leak_watch import Watch, json_or_none
 Fault = Literal["500", "429", "bad json", "cut", "stall", "silence"]
 FAULTS: tuple[Fault, ...] = ("500", "429", "bad json", "cut", "stall", "silence")
 _STALL_S = 0.3
+_CASE = re.compile(rb"case-([0-9]+)\)")
 _ANSWERS: dict[str, bytes] = {
     "500": b"HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\n{}",
     "429": b"HTTP/1.1 429 Oh\r\ncontent-length: 2\r\nretry-after: 0\r\n\r\n{}",
@@ -100,8 +102,10 @@ class Tap:
         except asyncio.IncompleteReadError as error:
             self._watch.see("sent", head + error.partial)
             return None
-        self._watch.see("sent", head + body)
-        self._watch.see_json("sent", json_or_none(body))
+        found = _CASE.search(body)
+        about = int(found[1]) if found else None
+        self._watch.see("sent", head + body, about=about)
+        self._watch.see_json("sent", json_or_none(body), about=about)
         return head + body
 
     async def _fail(self, writer: asyncio.StreamWriter) -> bool:

@@ -63,8 +63,11 @@ class Watch:
             for piece in _pieces(form) - self._public:
                 self._pieces[piece] = number
 
-    def see(self, where: str, text: str | bytes) -> None:
-        """Search what was seen at `where`, as it is and decoded in every way a program may."""
+    def see(self, where: str, text: str | bytes, *, about: int | None = None) -> None:
+        """Search what was seen at `where`, as it is and decoded in every way a program may.
+
+        `about` is the case that it belongs to, where that is known: values may share pieces.
+        """
         size = len(text)
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace")
@@ -76,17 +79,17 @@ class Watch:
                 return
             self._seen.add(key)
             for form in _forms(text):
-                self._search(where, form)
+                self._search(where, form, about)
 
-    def see_json(self, where: str, data: Any) -> None:
+    def see_json(self, where: str, data: Any, *, about: int | None = None) -> None:
         """Every string of a JSON value, base64 of an answer and its draft undone and joined."""
         if isinstance(data, dict):
             said = b"".join(_undone(data.get(name, "")) for name in ("answer", "draft"))
-            self.see(where, said)
+            self.see(where, said, about=about)
         for text in _strings(data):
-            self.see(where, text)
+            self.see(where, text, about=about)
 
-    def _search(self, where: str, form: str) -> None:
+    def _search(self, where: str, form: str, about: int | None) -> None:
         found = [
             self._pieces[form[i : i + PIECE_CHARS]]
             for i in range(len(form) - PIECE_CHARS + 1)
@@ -98,7 +101,7 @@ class Watch:
                 for i in range(len(form) - length + 1)
                 if form[i : i + length] in values
             ]
-        self.leaks |= {Leak(number=number, where=where) for number in found}
+        self.leaks |= {Leak(number=about if about is not None else n, where=where) for n in found}
 
 
 class LogWatch(logging.Handler):
