@@ -208,6 +208,25 @@ def test_gdsf_prefers_to_keep_what_is_dear_for_its_bytes():
     assert policy.victims(120, sizes, at_s=1.0) == ["cheap", "big", "dear"]
 
 
+@pytest.mark.parametrize("name", BASELINES)
+def test_what_left_together_with_others_may_come_back_and_leave_again(name):
+    policy, resident = make_policy(name), {}
+    for t, (key, n_bytes) in enumerate([("a", 1), ("b", 1), ("c", 1), ("big", 3), ("a", 1)]):
+        use = Use(key=key, n_bytes=n_bytes, load_ms=1.0, at_s=float(t))
+        policy.used(use, resident=False)
+        need = sum(resident.values()) + n_bytes - 3
+        for victim in policy.victims(need, resident, at_s=float(t)) if need > 0 else []:
+            del resident[victim]
+            policy.evicted(victim)
+        resident[key] = n_bytes
+        policy.admitted(use)
+    assert resident == {"a": 1}
+    policy.used(Use(key="d", n_bytes=1, load_ms=1.0, at_s=9.0), resident=False)
+    policy.admitted(Use(key="d", n_bytes=1, load_ms=1.0, at_s=9.0))
+    oldest = "d" if name == "lfu" else "a"  # lfu: a was asked for twice
+    assert policy.victims(1, {"a": 1, "d": 1}, at_s=9.0) == [oldest]
+
+
 # --- the learner
 
 CALLS = 2000

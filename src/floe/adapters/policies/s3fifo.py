@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from floe.adapters.policies.books import Books, take
 from floe.adapters.policy import Use
@@ -27,7 +27,8 @@ class _Plan:
     small: Queue
     main: Queue
     uses: dict[str, int]
-    victims: frozenset[str]
+    victims: frozenset[str] = frozenset()
+    ghosts: dict[str, int] = field(default_factory=dict)
 
 
 class S3Fifo(Books):
@@ -62,10 +63,7 @@ class S3Fifo(Books):
         strangers = [k for k in evictable if k not in self._uses]
         found = take(strangers, need_bytes, evictable, known=evictable)
         missing = need_bytes - sum(evictable[k] for k in found)
-        plan = _Plan(
-            small=self._small.copy(), main=self._main.copy(), uses=dict(self._uses),
-            victims=frozenset(),
-        )  # fmt: skip
+        plan = _Plan(small=self._small.copy(), main=self._main.copy(), uses=dict(self._uses))
         held = sum(plan.small.values()) + sum(plan.main.values())
         # Each turn a key leaves, moves to main or loses a use, so this ends.
         turns = (_MOST_USES + 2) * (len(plan.uses) + 1)
@@ -86,9 +84,8 @@ class S3Fifo(Books):
         """See `ReplacementPolicy`."""
         plan, n_bytes = self._plan, self._small.get(key)
         if plan is not None and key in plan.victims:
+            n_bytes = plan.ghosts.get(key)
             self._small, self._main, self._uses = plan.small, plan.main, plan.uses
-            for other in plan.victims:  # still here until each is named
-                self._uses.setdefault(other, 0)
         if n_bytes is not None:
             self._ghost[key] = n_bytes
         self._drop(key)
@@ -126,4 +123,6 @@ def _turn(plan: _Plan, small_bytes: float, evictable: Mapping[str, int]) -> str 
         plan.main[key] = n_bytes
         return None
     del plan.uses[key]
+    if from_small:
+        plan.ghosts[key] = n_bytes
     return key
