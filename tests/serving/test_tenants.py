@@ -186,6 +186,9 @@ def test_keys_come_from_the_environment_by_tenant(monkeypatch: pytest.MonkeyPatc
     assert "tulip" not in repr(secrets)
     assert "tulip" not in repr(world(Script(), tenant_keys={"ward": "tulip"}))
     assert Secrets.from_environment().tenant_keys == {}
+    assert secrets.any_key == "rose"
+    assert Secrets(tenant_keys={"ward": "tulip"}, admin_key="a").any_key == "tulip"
+    assert Secrets(admin_key="a").any_key is None
 
 
 @pytest.mark.parametrize(

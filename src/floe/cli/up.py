@@ -137,7 +137,7 @@ def _serve(
         address = url_of(sock)
 
         def started() -> dict[str, Any]:
-            report = _examples(address, keys.api_key, parts, cloud_name)
+            report = _examples(address, keys.any_key, parts, cloud_name)
             if not check:
                 _announce(address, report)
             return report

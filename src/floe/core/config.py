@@ -238,6 +238,11 @@ class Secrets:
         shown = {f.name: "***" if getattr(self, f.name) else None for f in dataclasses.fields(self)}
         return f"Secrets({shown})"
 
+    @property
+    def any_key(self) -> str | None:
+        """A key that the server lets in; None where it needs none."""
+        return self.api_key or next(iter(self.tenant_keys.values()), None)
+
     @classmethod
     def from_environment(cls, tenants: Collection[str] = ()) -> Secrets:
         """FLOE_API_KEY guards the server, FLOE_CLOUD_KEY is sent to the cloud, FLOE_ADMIN_KEY.
