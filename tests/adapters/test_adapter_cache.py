@@ -348,6 +348,25 @@ async def test_a34_a_load_under_way_is_shown_as_loading(store: FileStore, memory
     await task
 
 
+async def test_a28_resident_pinned_active_and_leased_are_gauges_apart(
+    store: FileStore, memory: Memory
+) -> None:
+    """Without traffic the resident ones are still shown as such."""
+    kept = cache(store, memory, 300, pinned=("b",))
+    await kept.start()
+
+    def gauges() -> tuple[int, ...]:
+        now = kept.counters()
+        return now.resident, now.pinned, now.active, now.leased, now.waiting
+
+    async with kept.lease(route("a")), kept.lease(route("a", "b")):
+        assert gauges() == (2, 1, 2, 3, 0)
+        assert kept.counters().leased_bytes == kept.counters().pinned_bytes == 200
+    assert gauges() == (2, 1, 0, 0, 0)
+    assert (kept.counters().leased_bytes, kept.counters().pinned_bytes) == (0, 100)
+    assert (kept.counters().hits, kept.counters().misses, kept.counters().loads) == (2, 1, 2)
+
+
 # --- mixes
 
 

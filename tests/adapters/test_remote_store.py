@@ -218,6 +218,9 @@ def test_a_disk_that_cannot_be_written_is_an_error_by_name(
     monkeypatch.setattr("floe.adapters.remote_store.os.fsync", full)
     with pytest.raises(BadAdapter, match="'one' could not be written: No space left on device"):
         fetch(store, "one")
+    monkeypatch.setattr("floe.core.files.os.fsync", full)
+    store.refresh()
+    assert store.note.endswith("index.json: No space left on device; the last list is used")
     monkeypatch.undo()
     assert store.fetched_bytes == 0 and fetch(store, "one")
 

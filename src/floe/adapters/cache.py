@@ -195,10 +195,13 @@ class AdapterCache(Generic[H]):
         self._admission.broken.pop(digest, None)
         if digest not in self._table.slots:
             self._policy.forget(digest)
+        dropped = []
         for slot in [s for s in self._table.slots.values() if digest in s.parts]:
             slot.is_doomed = True
             if slot.is_free:
-                await asyncio.shield(asyncio.ensure_future(self._admission.drop(slot)))
+                dropped.append(asyncio.ensure_future(self._admission.drop(slot)))
+        if dropped:
+            await asyncio.shield(asyncio.gather(*dropped))
         self._foresight.forget(digest)
         self._figures.forget(digest)
         await self._run(self._tiers.forget, digest)

@@ -72,11 +72,12 @@ class RemoteStore:
             with atomic_write(path) as file:
                 file.write(data)
             self.note = ""
-        except FloeError as error:
+        except (FloeError, OSError) as error:
+            why = error.message if isinstance(error, FloeError) else f"{path}: {error.strerror}"
             if self._records:
-                self.note = f"adapters.remote: {error.message}; the last list is used"
+                self.note = f"adapters.remote: {why}; the last list is used"
                 return
-            self.note = f"adapters.remote: {error.message}"
+            self.note = f"adapters.remote: {why}"
             log.warning("%s", self.note)
             try:
                 records = parse_index(path.read_bytes(), source=str(path))
