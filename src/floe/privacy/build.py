@@ -17,7 +17,7 @@ from floe.privacy.policy import Policies, policies_of
 from floe.privacy.semantic import Encoder, SemanticDetector
 
 # The number plans are read on first use, which takes a request's worth of time.
-_WARM = "call 0999 999 9999 or +1 415 555 2671"
+_WARM = "call 0999 999 9999 or +1 415 555 2671, 我叫张伟"
 _log = logging.getLogger(__name__)
 
 
