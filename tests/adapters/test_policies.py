@@ -325,6 +325,23 @@ def test_context_and_tenant_tell_adapters_apart():
     assert here > 1.5 * there
 
 
+def test_numbers_that_are_none_do_not_spread():
+    policy = make_policy("learned")
+    for t in range(400):
+        odd = t % 50 == 7
+        use = Use(
+            key=str(t % 9),
+            n_bytes=1,
+            load_ms=math.inf if odd else 1.0,
+            at_s=math.nan if odd else float(t),
+            context_D=np.full(4, np.nan if odd else 1.0, dtype=np.float32),
+        )
+        policy.used(use, resident=True)
+    chances = [chance for _, chance in policy.likely(at_s=400.0, limit=9)]
+    assert len(chances) == 9 and np.isfinite(chances).all()
+    json.dumps(policy.state(), allow_nan=False)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

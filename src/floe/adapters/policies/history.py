@@ -238,6 +238,8 @@ class History:
 
 
 def _clock(at_s: float) -> Array:
-    """Time of the day and of the week on two circles."""
+    """Time of the day and of the week on two circles; nowhere if the time is no number."""
+    if not math.isfinite(at_s):
+        return np.zeros(4)
     day, week = 2 * math.pi * at_s / _DAY_S, 2 * math.pi * at_s / (7 * _DAY_S)
     return np.array([math.cos(day), math.sin(day), math.cos(week), math.sin(week)])

@@ -12,7 +12,9 @@ ghost fits the budget, so that always frees enough unless leases are in the way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from floe.adapters.policies.books import Books
@@ -66,6 +68,7 @@ class Learned(Books):
 
     def used(self, use: Use, *, resident: bool) -> None:
         """See `ReplacementPolicy`."""
+        use = _sound(use)
         self._asked = use
         self._mean_ms += (use.load_ms - self._mean_ms) / min(self._value.history.tick + 1, 200)
         self._load_ms[use.key] = use.load_ms
@@ -108,6 +111,7 @@ class Learned(Books):
 
     def admitted(self, use: Use, *, prefetched: bool = False) -> None:
         """See `ReplacementPolicy`."""
+        use = _sound(use)
         self._load_ms[use.key] = use.load_ms
         self._value.history.place(use)
         self._n_bytes += use.n_bytes - self._resident.get(use.key, 0)
@@ -209,3 +213,8 @@ class Learned(Books):
                 "state file to start anew"
             ) from None
         self._lead, self._margin = lead, margin
+
+
+def _sound(use: Use) -> Use:
+    """With a load time that is a number: one infinite measurement must not spoil every mean."""
+    return use if math.isfinite(use.load_ms) else replace(use, load_ms=0.0)
