@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,21 +56,32 @@ class BoardModel:
         """S."""
         return len(self.settings_SD)
 
-    @property
+    @cached_property
     def fastest(self) -> int:
         """The setting that decodes fastest: what a performance governor runs at."""
         return int(np.argmin(self.decode_ms(0) + self.prefill_ms(64)))
 
     def clocks(self, setting: int) -> dict[str, float]:
         """MHz by domain of a setting."""
-        return {
-            d.name: float(mhz)
-            for d, mhz in zip(self.board.domains, self.settings_SD[setting], strict=True)
-        }
+        return dict(self._clocks_S[setting])
+
+    @cached_property
+    def _clocks_S(self) -> tuple[dict[str, float], ...]:
+        names = [d.name for d in self.board.domains]
+        return tuple(
+            dict(zip(names, map(float, row), strict=True)) for row in self.settings_SD.tolist()
+        )
+
+    @cached_property
+    def _setting_at(self) -> dict[tuple[float, ...], int]:
+        return {tuple(row): n for n, row in enumerate(self.settings_SD.tolist())}
 
     def index_of(self, clocks: Clocks) -> int:
         """The setting nearest to `clocks`; a domain that is not named counts as it is fastest."""
         wanted = [clocks.get(d.name, d.steps_mhz[-1]) for d in self.board.domains]
+        exact = self._setting_at.get(tuple(wanted))
+        if exact is not None:
+            return exact
         span_D = self.settings_SD.max(axis=0)
         return int(np.argmin((((self.settings_SD - wanted) / span_D) ** 2).sum(axis=1)))
 

@@ -10,6 +10,7 @@ Legend: S settings, F features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -62,8 +63,8 @@ class Learned:
         allowed_ms = state.ttft_left_ms if state.phase == "prefill" else state.tpot_allowed_ms
         fast_ms = float(ms_S[self._fast])
         out = self._policy(features(state, allowed_ms / fast_ms, self._model))
-        margin = _MIDDLE + _WIDEST * float(np.tanh(out[0]))
-        price = float(np.exp(np.clip(out[1] - 4.0, -12.0, 3.0)))
+        margin = _MIDDLE + _WIDEST * math.tanh(float(out[0]))
+        price = math.exp(min(max(float(out[1]) - 4.0, -12.0), 3.0))
         return self._model.clocks(
             self._cheapest(state, ms_S, watts_S, margin * self._stretch * allowed_ms, price)
         )
@@ -81,16 +82,14 @@ class Learned:
     ) -> int:
         now = self._model.index_of(state.clocks)
         units = state.tokens_left if state.phase == "decode" else 1.0
-        switch_S = np.full(len(ms_S), self._model.switch_ms / max(units, 1.0))
-        switch_S[now] = 0.0
-        whole_S = ms_S + switch_S
-        fits_S = whole_S <= most_ms
-        if not fits_S.any():
-            return int(np.argmin(whole_S))
-        fast_w = float(watts_S[self._fast])
-        cost_S = whole_S * (watts_S + price * fast_w)
-        best = int(np.argmin(np.where(fits_S, cost_S, np.inf)))
-        if fits_S[now] and cost_S[now] <= cost_S[best] * (1 + _STAY):
+        whole_S = ms_S + self._model.switch_ms / max(units, 1.0)
+        whole_S[now] = ms_S[now]
+        cost_S = whole_S * (watts_S + price * float(watts_S[self._fast]))
+        cost_S[whole_S > most_ms] = math.inf
+        best = int(cost_S.argmin())
+        if cost_S[best] == math.inf:
+            return int(whole_S.argmin())
+        if cost_S[now] <= cost_S[best] * (1 + _STAY):
             return now
         return best
 
@@ -101,9 +100,9 @@ def features(state: ControlState, room: float, model: BoardModel) -> Vector:
     return np.array(
         [
             1.0 if state.phase == "prefill" else 0.0,
-            float(np.log(min(max(room, 0.05), 20.0))),
-            float(np.log1p(state.tokens_left)) / 5.0,
-            float(np.log1p(state.tokens_done)) / 5.0,
+            math.log(min(max(room, 0.05), 20.0)),
+            math.log1p(state.tokens_left) / 5.0,
+            math.log1p(state.tokens_done) / 5.0,
             min(state.waiting, 4) / 4.0,
             state.load,
             (limit_c - state.temperature_c) / limit_c,

@@ -5,6 +5,8 @@ Legend: S settings.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +30,7 @@ class OnlineCosts:
         size = prior.n_settings
         self._shared = {(p, k): 0.0 for p in ("prefill", "decode") for k in ("ms", "w")}
         self._own_S = {key: np.zeros(size) for key in self._shared}
+        self._factor_S = {key: np.ones(size) for key in self._shared}
 
     def ms(self, phase: Phase, *, prompt_tokens: int, done: int, load: float = 0.0) -> Vector:
         """Milliseconds (S,) of the whole prefill, or of one token."""
@@ -35,13 +38,15 @@ class OnlineCosts:
             base_S = self._prior.prefill_ms(prompt_tokens)
         else:
             base_S = self._prior.decode_ms(prompt_tokens + done)
-        made: Vector = base_S * self._factor(phase, "ms") / (1.0 - min(load, 0.95))
+        made: Vector = base_S * self._factor_S[phase, "ms"]
+        if load > 0.0:
+            made /= 1.0 - min(load, 0.95)
         return made
 
     def watts(self, phase: Phase) -> Vector:
         """Watts (S,) while the phase runs."""
         base_S = self._prior.prefill_w_S if phase == "prefill" else self._prior.decode_w_S
-        made: Vector = base_S * self._factor(phase, "w")
+        made: Vector = base_S * self._factor_S[phase, "w"]
         return made
 
     def seen(self, step: Step, *, prompt_tokens: int, done: int, load: float) -> None:
@@ -56,12 +61,13 @@ class OnlineCosts:
             drew_w = 1000 * step.energy_j / step.duration_ms
             self._learn(step.phase, "w", at, drew_w / float(self.watts(step.phase)[at]))
 
-    def _factor(self, phase: Phase, kind: str) -> Vector:
-        key = (phase, kind)
-        return np.exp(self._shared[key] + self._own_S[key])
-
     def _learn(self, phase: Phase, kind: str, at: int, ratio: float) -> None:
-        key, error = (phase, kind), float(np.clip(np.log(max(ratio, 1e-3)), -_MOST, _MOST))
-        self._own_S[key][at] = np.clip(self._own_S[key][at] + _OWN_RATE * error, -_MOST, _MOST)
+        key, error = (phase, kind), _clipped(math.log(max(ratio, 1e-3)))
+        self._own_S[key][at] = _clipped(float(self._own_S[key][at]) + _OWN_RATE * error)
         rest = (1 - _OWN_RATE) * error
-        self._shared[key] = float(np.clip(self._shared[key] + _SHARED_RATE * rest, -_MOST, _MOST))
+        self._shared[key] = _clipped(self._shared[key] + _SHARED_RATE * rest)
+        self._factor_S[key] = np.exp(self._shared[key] + self._own_S[key])
+
+
+def _clipped(value: float) -> float:
+    return min(max(value, -_MOST), _MOST)
