@@ -35,7 +35,7 @@ def test_the_held_out_figures_hold(pulled: Callable[[str], PulledModel]) -> None
     assert figures["semantic_recall"] >= 0.927
     assert figures["semantic_fpr"] <= 0.10
     assert figures["semantic_recall_privacylens_statements"] >= 0.80
-    assert figures["semantic_recall_zh"] >= 0.88
+    assert figures["semantic_recall_zh"] >= 0.86
     assert figures["semantic_fpr_zh"] <= 0.10
 
 

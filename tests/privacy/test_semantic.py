@@ -51,6 +51,7 @@ GENERAL = [
     "What is the capital of France?",
     "Tell me a story",
     "Hello",
+    "My mail is tom@example.org. Write a greeting.",
     "Natalia sold clips to 48 of her friends, and then she sold half as many clips in May.",
     "糖尿病有哪些症状？",
     "请解释破产法的主要内容。",
