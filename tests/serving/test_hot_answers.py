@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,11 +46,11 @@ class World:
     route: Route = MATHS
     verdict: Verdict = ALLOW
     now_s: float = 0.0
-    inspected: list[Sequence[tuple[str, str]]] = field(default_factory=list)
+    inspected: list[Request] = field(default_factory=list)
 
     def hot(self, *, most_bytes: int = 10**6, cosine: float = 0.0, digest: str = "m") -> HotAnswers:
-        def inspect(texts: Sequence[tuple[str, str]]) -> Verdict:
-            self.inspected.append(texts)
+        def inspect(request: Request) -> Verdict:
+            self.inspected.append(request)
             return self.verdict
 
         return HotAnswers(
@@ -193,7 +192,7 @@ async def test_a_private_question_gets_no_kept_answer_of_a_public_one(verdict: V
     near = other("What is snow, Ada?")
     world.verdict = world.script.verdict = verdict
     assert cached(await ask(hot, near)) == ""
-    assert world.inspected == [near.texts()]
+    assert world.inspected == [near]
     assert hot.counters()["hot_answers_entries"] == 1
 
 
@@ -362,7 +361,7 @@ async def test_the_configuration_decides_how_much_is_kept() -> None:
     serve = replace(Config().serve, hot_answers_bytes=10**5, hot_answers_cosine=0.9)
     edge = SimpleNamespace(
         config=replace(Config(), serve=serve),
-        gate=SimpleNamespace(inspect=lambda texts: ALLOW),
+        gate=SimpleNamespace(inspect=lambda texts, tenant: ALLOW),
         router=SimpleNamespace(choose=lambda request: MATHS),
         parts=SimpleNamespace(encode=lambda request: [1, 2, 3]),
         embedding=vector,

@@ -37,7 +37,7 @@ class Judges:
     `count_prompt` gives the tokens of a request's prompt, `embed` a unit vector (D,) or zeros.
     """
 
-    inspect: Callable[[Sequence[tuple[str, str]]], Verdict]
+    inspect: Callable[[Request], Verdict]
     choose: Callable[[Request], Route]
     count_prompt: Callable[[Request], int]
     embed: Callable[[str], Vector]
@@ -153,7 +153,7 @@ class HotAnswers:
         cosine, digest = max(near, default=(0.0, ""))
         if not digest or cosine < self._cosine:
             return None
-        verdict = await asyncio.to_thread(self._judges.inspect, request.texts())
+        verdict = await asyncio.to_thread(self._judges.inspect, request)
         kept = self._kept.get(digest)
         if not verdict.may_leave or kept is None:
             return None

@@ -129,7 +129,7 @@ def hot_answers(edge: Edge, ask: Callable[[Request], AsyncGenerator[Event, None]
     return HotAnswers(
         ask,
         judges=Judges(
-            inspect=edge.gate.inspect,
+            inspect=lambda request: edge.gate.inspect(request.texts(), tenant=request.tenant),
             choose=edge.router.choose,
             count_prompt=lambda request: len(edge.parts.encode(request)),
             embed=edge.embedding,
