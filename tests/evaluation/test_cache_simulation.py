@@ -76,6 +76,21 @@ def test_the_bound_is_below_brute_force_for_any_sizes(toy):
     assert bound >= sum(loads[k] for k in set(keys)) * 0.999 - 1e-6  # a first load is never saved
 
 
+@settings(deadline=None, max_examples=50)
+@given(TOYS, st.lists(st.integers(0, 4), max_size=6))
+def test_the_warm_bound_is_below_what_any_beginning_leads_to(toy, before):
+    keys, sizes, loads, budget = toy
+    whole = least_cost(before + keys, sizes, loads, budget)
+    bound = clairvoyant(trace_of(keys, sizes, loads), budget_bytes=budget, is_warm=True)
+    assert bound.cost_ms <= whole + 1e-6 and not bound.is_exact
+    for name in ("lru", "gdsf"):
+        found = simulate(
+            trace_of(before + keys, sizes, loads), policy=name, budget_bytes=budget,
+            warmup=len(before),
+        )  # fmt: skip
+        assert found.cost_ms >= bound.cost_ms - 1e-6
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.integers(1, 4))
 def test_belady_is_brute_force_for_equal_sizes_and_the_dual_meets_it(keys, slots):

@@ -34,8 +34,15 @@ class Bound:
         return "Belady" if self.is_exact else "LP dual"
 
 
-def clairvoyant(trace: Trace, *, budget_bytes: int, steps: int = 400) -> Bound:
-    """The cost that no policy without bypass can go below."""
+def clairvoyant(
+    trace: Trace, *, budget_bytes: int, steps: int = 400, is_warm: bool = False
+) -> Bound:
+    """The cost that no policy without bypass can go below.
+
+    `is_warm`: whatever it holds before the first request.
+    """
+    if is_warm:
+        return Bound(cost_ms=dual_cost_ms(trace, budget_bytes, steps, is_warm=True), is_exact=False)
     sizes, loads = set(trace.bytes_K.tolist()), set(trace.load_ms_K.tolist())
     if len(sizes) == 1 and len(loads) == 1:
         slots = budget_bytes // sizes.pop()
@@ -69,16 +76,24 @@ def belady_misses(key_T: Ints, slots: int) -> int:
     return misses
 
 
-def dual_cost_ms(trace: Trace, budget_bytes: int, steps: int) -> float:
-    """A lower bound on the cost of any sizes and load times, ms."""
+def dual_cost_ms(trace: Trace, budget_bytes: int, steps: int, *, is_warm: bool = False) -> float:
+    """A lower bound on the cost of any sizes and load times, ms.
+
+    `is_warm`: adapters may be there before the first request, so first uses can be saved too.
+    """
     size_T = trace.bytes_K[trace.key_T].astype(np.float64)
     total = float(trace.load_ms_K[trace.key_T].sum())
     fits_T = size_T <= budget_bytes
     room_T = np.where(fits_T, budget_bytes - size_T, budget_bytes)
     start_I = np.flatnonzero((next_use(trace.key_T) < len(trace)) & fits_T)
     end_I = next_use(trace.key_T)[start_I]
-    saved_I = trace.load_ms_K[trace.key_T[start_I]]
-    bytes_I = size_T[start_I]
+    if is_warm:
+        first_K = np.sort(np.unique(trace.key_T, return_index=True)[1])
+        first_K = first_K[fits_T[first_K]]
+        start_I = np.concatenate([np.full(len(first_K), -1), start_I])
+        end_I = np.concatenate([first_K, end_I])
+    saved_I = trace.load_ms_K[trace.key_T[end_I]]
+    bytes_I = size_T[end_I]
     possible = bytes_I <= _least_room(room_T, start_I + 1, end_I)
     start_I, end_I = start_I[possible], end_I[possible]
     saved_I, bytes_I = saved_I[possible], bytes_I[possible]
