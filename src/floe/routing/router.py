@@ -24,6 +24,7 @@ from floe.core.errors import BadRequest, NotFound
 from floe.core.outcome import Outcome
 from floe.core.request import AdapterScale, Request
 from floe.core.route import Route, Share
+from floe.routing.candidates import Candidates, Known, listed, sort_out
 from floe.routing.centroid import Embedding
 from floe.routing.gate import Gated, gate
 from floe.routing.general import General
@@ -33,23 +34,7 @@ AUTO = "auto"
 MAX_SCALE = 4.0
 MAX_MIX = 8
 _SHOWN_CHARS = 64
-_SHOWN_NAMES = 5
 _MOST_TENANTS = 256
-_FAILED = "it cannot be loaded; see the model's reason in /v1/models"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Candidates:
-    """Adapters that can be routed to, their unit centroids (K, D), and why others cannot."""
-
-    manifests: tuple[AdapterManifest, ...]
-    centroids: NDArray[np.float32]
-    skipped: tuple[tuple[str, str], ...]
-    digests: tuple[str, ...]
-
-
-_Known = tuple[tuple[AdapterManifest, bool], ...]
-"""What the store holds, and whether it is known that it cannot be loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +78,7 @@ class Router:
         self._fault = fault
         self._learner, self._general = learner, general or General()
         self._resident, self._load_ms, self._allowed = resident, load_ms, allowed
-        self._cached: dict[frozenset[str] | None, tuple[_Known, _Candidates]] = {}
+        self._cached: dict[frozenset[str] | None, tuple[Known, Candidates]] = {}
         self._to_try: dict[str, int] = {}
         self._count: Counter[str] = Counter()
 
@@ -201,7 +186,7 @@ class Router:
         if self._embedding is None:
             return Route(how="base", reason="no embedding model: floe pull wordllama-256")
         candidates = self._candidates(self._embedding, allowed)
-        also = f"; not routed to: {_listed(candidates.skipped)}" if candidates.skipped else ""
+        also = f"; not routed to: {listed(candidates.skipped)}" if candidates.skipped else ""
         if not candidates.manifests:
             return Route(how="base", reason=f"no adapter has a place to route by{also}")
         topic_D = self._embedding(topic)
@@ -226,7 +211,7 @@ class Router:
         )
 
     def _chosen(
-        self, candidates: _Candidates, topic_D: NDArray[np.float32], cos_K: NDArray[np.float64],
+        self, candidates: Candidates, topic_D: NDArray[np.float32], cos_K: NDArray[np.float64],
         *, threshold: float,
     ) -> _Chosen:  # fmt: skip
         before = self._gate(cos_K, threshold)
@@ -244,7 +229,7 @@ class Router:
             return _Chosen(gated=before, moved=None, before=before)
         return _Chosen(gated=self._gate(moved.cos, threshold), moved=moved, before=before)
 
-    def _costs(self, candidates: _Candidates, here: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _costs(self, candidates: Candidates, here: NDArray[np.bool_]) -> NDArray[np.float64]:
         """What a load of each would cost now, in nats a token; 0 for what is in memory."""
         per_ms, manifests = self._config.miss_cost_per_s / 1000, candidates.manifests
         return np.array(
@@ -261,7 +246,7 @@ class Router:
         )
 
     def _try(
-        self, candidates: _Candidates, cos_K: NDArray[np.float64], here: NDArray[np.bool_],
+        self, candidates: Candidates, cos_K: NDArray[np.float64], here: NDArray[np.bool_],
         threshold: float,
     ) -> int | None:  # fmt: skip
         """An adapter that should be tried, is in memory and as near as the gate asks for."""
@@ -284,15 +269,15 @@ class Router:
 
     def _candidates(
         self, embedding: Embedding, allowed: Collection[str] | None = None
-    ) -> _Candidates:
+    ) -> Candidates:
         """What can be routed to, of what is allowed; sorted out anew when the store changes."""
         manifests = (m for m in self._adapters() if _may(m, allowed))
-        known: _Known = tuple((m, bool(self._fault(m))) for m in manifests)
+        known: Known = tuple((m, bool(self._fault(m))) for m in manifests)
         key = None if allowed is None else frozenset(allowed)
         cached = self._cached.get(key)
         if cached is None or cached[0] != known:
             width = len(embedding(""))
-            cached = (known, _sort_out(known, digest=embedding.digest, width=width))
+            cached = (known, sort_out(known, digest=embedding.digest, width=width))
             if len(self._cached) >= _MOST_TENANTS:
                 self._cached.clear()
             self._cached[key] = cached
@@ -301,7 +286,7 @@ class Router:
         return cached[1]
 
 
-def _cosines(candidates: _Candidates, topic_D: NDArray[np.float32]) -> NDArray[np.float64]:
+def _cosines(candidates: Candidates, topic_D: NDArray[np.float32]) -> NDArray[np.float64]:
     """Cosines (K,)."""
     if not candidates.manifests:
         return np.zeros(0)
@@ -338,55 +323,6 @@ def _moved(name: str, moved: Moved, k: int) -> str:
     if round(float(moved.cost[k]), 2):
         parts.append(f"load {-moved.cost[k]:+.2f}")
     return f"{name} {' '.join(parts)}"
-
-
-def _sort_out(known: _Known, *, digest: str, width: int) -> _Candidates:
-    """Part the adapters that load and that this embedding can place from others, with reasons."""
-    kept: dict[str, tuple[AdapterManifest, NDArray[np.float64]]] = {}
-    skipped = []
-    for manifest, cannot_load in known:
-        fault = _FAILED if cannot_load else _fault(manifest, digest=digest, width=width)
-        if fault is None and manifest.centroid is not None:
-            vector_D = np.asarray(manifest.centroid.vector, dtype=np.float64)
-            # One adapter under two names has one share, under the first.
-            kept.setdefault(manifest.digest, (manifest, vector_D / np.linalg.norm(vector_D)))
-        else:
-            skipped.append((manifest.name, fault or ""))
-    return _Candidates(
-        manifests=tuple(m for m, _ in kept.values()),
-        centroids=np.array([v for _, v in kept.values()], dtype=np.float32),
-        skipped=tuple(skipped),
-        digests=tuple(kept),
-    )
-
-
-def _listed(skipped: Sequence[tuple[str, str]]) -> str:
-    """Names by reason, each reason once; many names of one reason are counted."""
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in skipped:
-        by_reason.setdefault(reason, []).append(name)
-    said = []
-    for reason, names in by_reason.items():
-        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        each = f"each of {len(names)}: " if len(names) > 1 else ""
-        said.append(f"{', '.join(names[:_SHOWN_NAMES])}{more} ({each}{reason})")
-    return ", ".join(said)
-
-
-def _fault(manifest: AdapterManifest, *, digest: str, width: int) -> str | None:
-    """Why an adapter has no place under this embedding; None when it has one."""
-    centroid = manifest.centroid
-    if centroid is None:
-        return "it has no centroid"
-    if centroid.encoder_digest != digest:
-        return "its centroid was made with another embedding"
-    vector_D = np.asarray(centroid.vector, dtype=np.float64)
-    if len(vector_D) != width:
-        return f"its centroid has {len(vector_D)} numbers, the embedding {width}"
-    length = np.linalg.norm(vector_D)
-    if not (np.isfinite(length) and length > 0):
-        return "its centroid has no direction"
-    return None
 
 
 def _explicit(lora: Sequence[AdapterScale], by_name: dict[str, AdapterManifest]) -> Route:
