@@ -164,7 +164,8 @@ class Simulation:
             left = job.output_tokens - done
             guessed = max(1.0, self._guess(job, done))
             spent_ms = 1000 * (self._now_s - first_s)
-            allowed_ms = (goals.tpot_ms * (done - 1 + guessed) - spent_ms) / guessed
+            shared = max(guessed, float(BLOCK_TOKENS))  # slack must not go in part of a block
+            allowed_ms = (goals.tpot_ms * (done - 1 + shared) - spent_ms) / shared
             tokens = min(BLOCK_TOKENS, left)
             state = self._state(job, "decode", done, due_s, allowed_ms, later_s)
             block_ms = tokens * self._model.decode_ms(job.prompt_tokens + done)

@@ -27,7 +27,8 @@ Vector = NDArray[np.float64]
 HIDDEN = 12
 TRAIN_BOARDS = ("orin-nano-super", "odroid-xu3", "v100")
 _ALLOWED = 0.005  # missed goals beyond the performance governor's
-_SIGMA, _PAIRS = 0.3, 8
+_SIGMA, _PAIRS, _STEP = 0.2, 8, 0.3
+_MISS_PRICE = 10.0  # what a share of missed goals weighs when policies are compared at the end
 _GUESS_SPREAD = 0.6  # of the logarithm of the tokens left: what a predictor errs by
 
 
@@ -120,6 +121,10 @@ def judge(policy: Policy, where: Sequence[Scenario]) -> Judged:
     return Judged(energy=float(np.mean(energies)), excess=float(np.mean(excesses)))
 
 
+def _weighed(judged: Judged) -> float:
+    return judged.energy + _MISS_PRICE * judged.excess
+
+
 def train(
     where: Sequence[Scenario],
     *,
@@ -131,6 +136,7 @@ def train(
     rng = np.random.default_rng(seed)
     shape = blank(N_FEATURES, HIDDEN, N_OUTPUTS)
     centre_N = rng.normal(0.0, 0.3, size=shape.n_parameters)
+    centre_N[-N_OUTPUTS * (HIDDEN + 1) :] = 0.0  # outputs start at zero: the middle choices
     price = 4.0
     best_N, best = centre_N, judge(shape.with_flat(centre_N), where)
     for n in range(generations):
@@ -140,11 +146,11 @@ def train(
         scores = np.array([j.energy + price * j.excess for j in found])
         ranks = np.argsort(np.argsort(scores)) / (len(scores) - 1) - 0.5
         pull_N = sum((ranks[2 * p] - ranks[2 * p + 1]) * noise_PN[p] for p in range(_PAIRS))
-        centre_N = centre_N - 0.4 * pull_N / np.sqrt(_PAIRS)
+        centre_N = centre_N - _STEP * pull_N / np.sqrt(_PAIRS)
         now = judge(shape.with_flat(centre_N), where)
         price = float(np.clip(price * (1.15 if now.excess > 0 else 0.97), 1.0, 60.0))
         for x, judged in [*zip(tried, found, strict=True), (centre_N, now)]:
-            if (judged.excess, judged.energy) < (best.excess, best.energy):
+            if _weighed(judged) < _weighed(best):
                 best_N, best = x, judged
         say(n, now)
     card: dict[str, object] = {
