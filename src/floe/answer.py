@@ -19,6 +19,7 @@ from floe.core.outcome import Outcome
 from floe.core.request import Request
 from floe.core.route import Route, TooLarge
 from floe.core.text import TextStream
+from floe.core.timing import RequestWatch, Watch, unwatched
 from floe.core.token import Draw, Event, Finished, Started, Token
 from floe.core.verdict import Verdict
 from floe.engine.base import AdapterHandle, Engine, FloatArray, Session
@@ -87,7 +88,8 @@ class Mask(Protocol):
 class Parts:
     """What a request needs; without `mask`, what would be masked stays here.
 
-    `learn` hears of every answer that came to its end, on the loop's thread.
+    `learn` hears of every answer that came to its end, on the loop's thread; `watch` of each while
+    it runs. `spare` may make a request and its route cheaper.
     """
 
     gate: Gate
@@ -100,6 +102,11 @@ class Parts:
     fuse: Fuse
     mask: Mask | None = None
     learn: Callable[[Outcome], None] = lambda _outcome: None
+    watch: Watch = unwatched
+    spare: Callable[[Request, Route], tuple[Request, Route]] = lambda request, route: (
+        request,
+        route,
+    )
 
 
 async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
@@ -112,12 +119,14 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
         Busy: the deadline came before the start.
     """
     deadline, watch = Deadline(request.budgets.deadline_ms), _Watch()
+    came_s = time.monotonic()
     async with AsyncExitStack() as stack:
         inspecting = asyncio.ensure_future(
             asyncio.to_thread(parts.gate.inspect, request.texts(), tenant=request.tenant)
         )
         stack.callback(inspecting.cancel)
         route = await asyncio.to_thread(parts.router.choose, request)
+        request, route = parts.spare(request, route)
         prompt = parts.encode(request)
         request = _fitted(request, room_tokens=parts.engine.info.context_tokens - len(prompt))
         sampling = request.sampling
@@ -126,6 +135,10 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
                 route, adapters = await _leased(stack, parts, request, route)
             session = await _session(parts.engine, adapters, prompt, sampling.max_tokens)
         stack.callback(session.close)
+        heard = parts.watch(
+            request, prompt_tokens=len(prompt), adapters=len(route.shares), came_s=came_s
+        )
+        stack.callback(heard.ended)
         first_log_probs_V = wrap_future(session.submit(prompt))
         verdict = await inspecting  # the SLM is reading already: only the cloud waits for this
         sent, masked = _outgoing(request, verdict, parts.mask)
@@ -142,7 +155,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             cloud=cloud.name if cloud is not None and advise is not None else "",
         )
 
-        drafting = _drafting(session, route, verdict)
+        drafting = _drafting(session, route, verdict, heard)
         draws = parts.fuse(request, first_log_probs_V, drafting, advise)
         text = TextStream(sampling.stop)
         count = {"edge": 0, "fused": 0, "cloud": 0}
@@ -150,6 +163,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             async for draw in in_time:
                 count[draw.origin] += 1
                 watch.drawn(draw)
+                heard.drawn()
                 yield Token(draw=draw, text=text.feed(draw.data))
                 if text.stopped:
                     break
@@ -257,11 +271,17 @@ async def _leased(
             route = again
 
 
-def _drafting(session: Session, route: Route, verdict: Verdict) -> Drafting:
+def _drafting(session: Session, route: Route, verdict: Verdict, heard: RequestWatch) -> Drafting:
     """The SLM's side of the answer, with what fusion may know of the request."""
 
     def step(token: int) -> asyncio.Future[FloatArray]:
-        return wrap_future(session.submit([token]))
+        coming = wrap_future(session.submit([token]))
+        coming.add_done_callback(tell)
+        return coming
+
+    def tell(done: asyncio.Future[FloatArray]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            heard.log_probs(done.result())
 
     def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
         return wrap_future(session.submit(tokens, every=True))

@@ -29,6 +29,7 @@ from floe.core.advice import FOREIGN
 from floe.core.config import CloudConfig, Config, FusionConfig, ModelConfig, Secrets
 from floe.core.errors import BadConfig, NotFound
 from floe.core.files import atomic_write, safe_name
+from floe.core.timing import unheard
 from floe.engine.base import FloatArray
 from floe.engine.chat import ChatFormat
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
@@ -42,6 +43,7 @@ from floe.models.cache import PulledModel
 from floe.models.pull import available, ensure
 from floe.models.sources import Progress
 from floe.polar import PolarManager
+from floe.power.build import Power, open_power
 from floe.privacy.build import build_gate
 from floe.privacy.gate import Gate
 from floe.privacy.guard import guarded
@@ -80,6 +82,7 @@ class Edge:
     embedding: StaticEmbedding
     ledger: EgressLedger | None
     parts: Parts
+    power: Power | None = None
 
     async def close_cloud(self) -> None:
         """Give the cloud's connections back."""
@@ -509,6 +512,16 @@ def edge(
             fusion=config.fusion,
         )
         polar = open_polar(config, router, cache, source)
+        power = stack.enter_context(
+            open_power(
+                config.power,
+                home=home,
+                has_cloud=cloud is not None,
+                eos_ids=tuple(engine.info.eos_ids),
+            )
+        )
+        engine.hear_steps(power.listener.on_step)
+        stack.callback(engine.hear_steps, unheard)
         parts = Parts(
             gate=gate,
             router=router,
@@ -520,6 +533,8 @@ def edge(
             mask=for_cloud,
             fuse=_fuser(config, engine, cloud, home=home),
             learn=polar.learn,
+            watch=power.listener.watch,
+            spare=power.spare,
         )
         yield Edge(
             config=config,
@@ -533,6 +548,7 @@ def edge(
             embedding=embedding,
             ledger=ledger,
             parts=parts,
+            power=power,
         )
 
 

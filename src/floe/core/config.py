@@ -191,6 +191,39 @@ class FusionConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PowerConfig:
+    """Joules and clocks. `meter`: auto = the best sensors of this machine; none = not measured.
+
+    `knobs`: noop = clocks are never touched; auto = all clocks that this machine lets be set.
+    `controller`: who chooses clocks, off = nobody; learned, or a rule. `board`: the model of a
+    board to begin with, as `floe power simulate --list` names them; "" = a rough one made from the
+    clocks there are. `dvfs_mode`: performance keeps well below the goals, balanced just meets
+    them, saver has none unless they are given. Goals: the first token within `ttft_slo_ms`, each
+    after it `tpot_slo_ms`; `power_budget_w`: watts that may be drawn; 0 = none. A request may ask
+    for its own with floe.latency_slo, floe.power_budget and floe.dvfs_mode.
+    """
+
+    meter: Literal["auto", "hwmon", "rapl", "nvml", "battery", "none"] = "auto"
+    knobs: Literal["noop", "auto", "cpufreq", "devfreq", "nvml"] = "noop"
+    controller: Literal[
+        "off",
+        "learned",
+        "dqn",
+        "performance",
+        "powersave",
+        "schedutil",
+        "race-to-idle",
+        "feedback",
+        "lowest-meeting",
+    ] = "off"
+    board: str = ""
+    dvfs_mode: Literal["performance", "balanced", "saver"] = "balanced"
+    ttft_slo_ms: float = 0.0
+    tpot_slo_ms: float = 0.0
+    power_budget_w: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TenantConfig:
     """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case, - as _).
 
@@ -219,6 +252,7 @@ class Config:
     adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
     cloud: CloudConfig = field(default_factory=CloudConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
+    power: PowerConfig = field(default_factory=PowerConfig)
     tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
 
 
@@ -385,6 +419,7 @@ def check(config: Config) -> None:
         (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
     ]
     rules += _adapter_rules(config.adapters)
+    rules += _power_rules(config.power)
     rules += _tenant_rules(config)
     for holds, name, wanted in rules:
         if not holds:
@@ -411,6 +446,22 @@ def _adapter_rules(adapters: AdaptersConfig) -> list[tuple[bool, str, str]]:
             len(set(adapters.pinned)) == len(adapters.pinned),
             "adapters.pinned",
             "a list of different names",
+        ),
+    ]
+
+
+def _power_rules(power: PowerConfig) -> list[tuple[bool, str, str]]:
+    """What must hold of goals and budgets: (holds, setting, what it must be)."""
+    amounts = ("ttft_slo_ms", "tpot_slo_ms", "power_budget_w")
+    return [
+        *(
+            (0.0 <= getattr(power, n) < float("inf"), f"power.{n}", "0 (none) or more")
+            for n in amounts
+        ),
+        (
+            power.knobs == "noop" or power.controller != "off",
+            "power.controller",
+            'set when power.knobs is not "noop": somebody has to choose the clocks',
         ),
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
+DvfsMode = Literal["performance", "balanced", "saver"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,18 @@ class Budgets:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PowerWish:
+    """What one request asks of power; None = as configured.
+
+    `latency_slo_ms` is a goal for each token after the first, `power_budget_w` what may be drawn.
+    """
+
+    latency_slo_ms: float | None = None
+    power_budget_w: float | None = None
+    dvfs_mode: DvfsMode | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One request; exactly one of `messages` and `prompt` is set.
 
@@ -69,6 +82,7 @@ class Request:
     top_log_probs: int = 0
     cloud: bool = True
     budgets: Budgets = field(default_factory=Budgets)
+    power: PowerWish = field(default_factory=PowerWish)
     tenant: str = "default"
 
     def texts(self) -> tuple[tuple[str, str], ...]:

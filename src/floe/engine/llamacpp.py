@@ -16,6 +16,7 @@ from pathlib import Path
 from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
 from floe.core.files import sha256_file
 from floe.core.model import ModelInfo
+from floe.core.timing import OnStep
 from floe.engine.base import AdapterHandle, FloatArray, Session
 from floe.engine.gguf_checks import check_adapter, checked_model, linear_shapes, per_layer
 from floe.engine.jobs import Job, Seat
@@ -133,6 +134,10 @@ class LlamaCppEngine:
         """Why the engine's thread has ended, by class name; None while it runs."""
         error = self._scheduler.failure
         return type(error).__name__ if error else None
+
+    def hear_steps(self, on_step: OnStep) -> None:
+        """Call `on_step` after every turn, on the engine's thread: it must return at once."""
+        self._scheduler.on_step = on_step
 
     @property
     def open_sessions(self) -> int:

@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.errors import BadRequest, Busy, ContextTooLong, FloeError
+from floe.core.timing import OnStep, StepTiming, unheard
 from floe.engine.jobs import Job, Outbox, Seat, Waiting, fail, fail_job, left_tokens
 from floe.engine.kv_context import AdapterKey, KvContext, KvSequence, Piece
 from floe.engine.lanes import Lanes
@@ -35,7 +36,10 @@ CHUNK_EVERY_TOKENS = 32  # bounds the logits buffer, V floats a token
 
 
 class Scheduler:
-    """Admission in order of arrival, turns in circles. Thread-safe."""
+    """Admission in order of arrival, turns in circles. Thread-safe.
+
+    `on_step` hears of every turn, on the engine's thread; it may be set at any time.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Scheduler:
         max_waiting: int,
         threads: int = 1,
     ) -> None:
+        self.on_step: OnStep = unheard
         self._new_context, self.context_tokens = new_context, context_tokens
         self._max_contexts, self._max_waiting = max_contexts, max_waiting
         self.contexts: list[KvContext] = []
@@ -349,7 +354,10 @@ class Scheduler:
         return plan
 
     def _decode(self, plans: list[tuple[KvContext, list[tuple[Seat, Piece]]]]) -> None:
+        step = _Turn(plans) if plans and self.on_step is not unheard else None
         outcomes = self._lanes.decode([(c, [piece for _, piece in plan]) for c, plan in plans])
+        if step is not None:
+            self.on_step(step.timing())
         for (_, plan), outcome in zip(plans, outcomes, strict=True):
             if isinstance(outcome, FloeError):
                 for seat, _ in plan:
@@ -397,3 +405,28 @@ class Scheduler:
         for context in self.contexts:
             context.close()
         self.contexts.clear()
+
+
+class _Turn:
+    """A turn that begins now: what is fed in it, before the jobs that say so are over."""
+
+    def __init__(self, plans: Sequence[tuple[KvContext, Sequence[tuple[Seat, Piece]]]]) -> None:
+        fed = [(seat.job, piece) for _, plan in plans for seat, piece in plan]
+        is_prompt = any(job and len(job.tokens) > 1 and not job.every for job, _ in fed)
+        self._phase: Literal["prefill", "decode"] = "prefill" if is_prompt else "decode"
+        self._tokens = sum(len(piece.tokens) for _, piece in fed)
+        self._sessions = len(fed)
+        self._adapters = max(len(context.key or ()) for context, _ in plans)
+        self._began_s = time.monotonic()
+
+    def timing(self) -> StepTiming:
+        """The turn, over now."""
+        now_s = time.monotonic()
+        return StepTiming(
+            phase=self._phase,
+            tokens=self._tokens,
+            duration_ms=1000 * (now_s - self._began_s),
+            sessions=self._sessions,
+            adapters=self._adapters,
+            ended_s=now_s,
+        )

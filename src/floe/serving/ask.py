@@ -9,7 +9,7 @@ from typing import Any, Literal
 from floe.core.errors import BadRequest
 from floe.core.request import AdapterScale, Message, Request, Role, Sampling
 from floe.serving import fields
-from floe.serving.deadline import budgets_of, extension_of, may_use_cloud
+from floe.serving.deadline import budgets_of, extension_of, may_use_cloud, power_of
 from floe.serving.unsupported import IGNORED, NEUTRAL, refuse_unsupported
 
 Kind = Literal["chat", "completion"]
@@ -72,6 +72,7 @@ def chat_ask(body: Mapping[str, Any], *, request_id: str, default_max_tokens: in
         top_log_probs=top,
         cloud=may_use_cloud(extension),
         budgets=budgets_of(extension),
+        power=power_of(extension),
     )
     return _asked(given, request, kind="chat", log_probs=log_probs)
 
@@ -96,6 +97,7 @@ def completion_ask(body: Mapping[str, Any], *, request_id: str, default_max_toke
         top_log_probs=top,
         cloud=may_use_cloud(extension),
         budgets=budgets_of(extension),
+        power=power_of(extension),
     )
     return _asked(given, request, kind="completion", log_probs="logprobs" in given)
 

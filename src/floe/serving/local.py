@@ -21,6 +21,7 @@ from floe.core.config import DEFAULT, Secrets
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.token import Event, Started
+from floe.power.build import Power
 from floe.routing.router import AUTO
 from floe.serving.adapter_admin import StoreAdmin
 from floe.serving.hot_answers import HotAnswers, Judges
@@ -168,7 +169,7 @@ def counters(edge: Edge) -> Mapping[str, float]:
 
 
 def figures(edge: Edge) -> Sequence[Figure | Spread]:
-    """How long loads took, and what each configured tenant has of the adapter memory."""
+    """How long loads took, what tenants have of the adapter memory, and what power tells."""
     loads = edge.cache.load_times()
     spread = Spread(
         name="adapter_load_seconds",
@@ -179,7 +180,17 @@ def figures(edge: Edge) -> Sequence[Figure | Spread]:
     )
     known = {DEFAULT, *edge.config.tenants}
     by_tenant = {t: f for t, f in edge.cache.by_tenant().items() if t in known}
-    return [spread, *(one for t, f in sorted(by_tenant.items()) for one in _of_tenant(t, f))]
+    tenants = [one for t, f in sorted(by_tenant.items()) for one in _of_tenant(t, f)]
+    return [spread, *tenants, *power_figures(edge.power)]
+
+
+def power_figures(power: Power | None) -> Sequence[Figure]:
+    """Energy under its label, clocks, goals: what is not known has no figure."""
+    if power is None:
+        return ()
+    info = Figure(name="power_info", value=1.0, labels=power.info)
+    told = power.listener.readings()
+    return [info, *(Figure(name=r.name, value=float(r.value), labels=r.labels) for r in told)]
 
 
 def _of_tenant(tenant: str, found: TenantFigures) -> Sequence[Figure]:

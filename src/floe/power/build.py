@@ -1,0 +1,152 @@
+"""Configuration to a running listener, with the clocks held while it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from floe.core.config import PowerConfig
+from floe.core.errors import BadConfig
+from floe.core.request import DvfsMode
+from floe.power.base import Controller, Domain, Knobs
+from floe.power.boards.catalogue import fitted
+from floe.power.boards.generic import generic
+from floe.power.boards.model import BoardModel
+from floe.power.controllers.dqn import Dqn
+from floe.power.controllers.learned import N_FEATURES, N_OUTPUTS, Learned
+from floe.power.controllers.policy import Policy, load, shipped
+from floe.power.controllers.rules import rule
+from floe.power.hold import held
+from floe.power.knobs.probe import open_knobs
+from floe.power.length import shipped_length_model
+from floe.power.listener import Lengths, Listener, Sensors
+from floe.power.meters.battery import charge_of
+from floe.power.meters.probe import open_meter
+from floe.power.meters.thermal import temperatures
+from floe.power.pilot import Pilot
+from floe.power.sparing import Sparing
+
+_log = logging.getLogger(__name__)
+POWER = "power"
+"""The folder in FLOE_HOME: the lease, and a policy of one's own."""
+POLICY = "policy.json"
+MODES: tuple[DvfsMode, ...] = ("performance", "balanced", "saver")
+_NAMELESS = (Domain(name="cpu", steps_mhz=(500.0, 1000.0, 1500.0, 2000.0)),)
+"""What advice is about on a machine that tells no clocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """The part as the server sees it."""
+
+    listener: Listener
+    spare: Sparing
+    info: Mapping[str, str]
+
+
+@contextmanager
+def open_power(
+    config: PowerConfig, *, home: Path, has_cloud: bool, eos_ids: Sequence[int] = (),
+    root: Path = Path("/"),
+) -> Iterator[Power]:  # fmt: skip
+    """The listener as configured; clocks are held inside the block and put back at its end.
+
+    Raises:
+        BadConfig: no such board, or no policy for it.
+        Busy: another process holds the clocks.
+    """
+    knobs = open_knobs(config.knobs, root=root)
+    meter = open_meter(config.meter, root=root)
+    try:
+        with held(knobs, folder=home / POWER):
+            pilot = _pilot(config, knobs, home=home)
+            listener: Listener
+            spare = Sparing(
+                config, has_cloud=has_cloud, mean_tokens=lambda: listener.mean_tokens,
+                battery=lambda: listener.charge,
+            )  # fmt: skip
+            learned = pilot is not None and config.controller == "learned"
+            listener = Listener(
+                config=config,
+                meter=meter,
+                knobs=knobs,
+                pilot=pilot,
+                spare=spare,
+                sensors=Sensors(
+                    temperatures=lambda: temperatures(root), charge=lambda: charge_of(root)
+                ),
+                lengths=(
+                    Lengths(model=shipped_length_model(), eos_ids=eos_ids) if learned else None
+                ),
+            )
+            info = {
+                "meter": meter.name, "label": meter.label, "knobs": knobs.name,
+                "controller": config.controller, "board": config.board or "generic",
+            }  # fmt: skip
+            if pilot is not None and pilot.fault:
+                _log.warning("clocks are not set, only advised: %s", pilot.fault)
+            try:
+                yield Power(listener=listener, spare=spare, info=info)
+            finally:
+                listener.close()
+    finally:
+        meter.close()
+
+
+def own_policy(home: Path) -> Path:
+    """Where `floe power train` leaves a policy, and the server finds it."""
+    return home / POWER / POLICY
+
+
+def open_policy(home: Path) -> Policy:
+    """One's own policy, else the shipped one.
+
+    Raises:
+        BadConfig: a file that is no policy.
+    """
+    path = own_policy(home)
+    if path.is_file():
+        return load(path, features=N_FEATURES, outputs=N_OUTPUTS)
+    return shipped("policy", features=N_FEATURES, outputs=N_OUTPUTS)
+
+
+def controller_for(
+    name: str, model: BoardModel, *, home: Path, mode: DvfsMode = "balanced", board: str = ""
+) -> Controller:
+    """The controller of that name for a board.
+
+    Raises:
+        BadConfig: no such controller, or it needs a network that nobody trained for the board.
+    """
+    if name == "learned":
+        return Learned(model, open_policy(home), mode=mode)
+    if name != "dqn":
+        return rule(name, model)
+    try:
+        return Dqn(model, shipped(f"dqn-{board}", features=N_FEATURES, outputs=model.n_settings))
+    except FileNotFoundError:
+        raise BadConfig(
+            f"no Q network was trained for the board {board or 'generic'!r}: use learned, or "
+            "scripts/train_dqn.py",
+            param="power.controller",
+        ) from None
+
+
+def _pilot(config: PowerConfig, knobs: Knobs, *, home: Path) -> Pilot | None:
+    if config.controller == "off":
+        return None
+    model = fitted(config.board).model if config.board else generic(knobs.domains or _NAMELESS)
+    made: dict[DvfsMode, Controller] = {
+        mode: controller_for(config.controller, model, home=home, mode=mode, board=config.board)
+        for mode in MODES
+    }
+    balanced = made["balanced"]
+    for one in made.values():
+        if isinstance(one, Learned) and isinstance(balanced, Learned):
+            one.costs = balanced.costs  # what one mode learns of the board holds for all
+    if not isinstance(balanced, Learned):
+        made["performance"] = rule("performance", model)
+    return Pilot(model=model, controllers=made, knobs=knobs)
