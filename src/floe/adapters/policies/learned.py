@@ -29,7 +29,7 @@ from floe.adapters.policy import ReplacementPolicy, Use
 from floe.core.errors import BadConfig
 
 VERSION = 1
-MARGIN = 3.0
+MARGIN = 6.0
 GROWTH = 1.5
 SLACK = 0.02
 _LEAST_LOADS = 4
