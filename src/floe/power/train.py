@@ -9,6 +9,7 @@ Legend: N parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,8 @@ TRAIN_BOARDS = ("orin-nano-super", "odroid-xu3", "v100")
 _ALLOWED = 0.005  # missed goals beyond the performance governor's
 _SIGMA, _PAIRS, _STEP = 0.2, 8, 0.3
 _MISS_PRICE = 10.0  # what a share of missed goals weighs when policies are compared at the end
-_GUESS_SPREAD = 0.6  # of the logarithm of the tokens left: what a predictor errs by
+_GUESS_SPREAD = 0.9  # of the logarithm of the tokens left: what a predictor errs by
+_OWN_SHARE = 0.6  # of that error's variance, the same for a whole answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +88,20 @@ def bursts(seed: int, *, most: float = 0.4, every_s: float = 30.0) -> Load:
     return load
 
 
-def erring(seed: int) -> Guess:
-    """Tokens left with a log-normal error, the same for the same place."""
-    errors = np.random.default_rng(seed).normal(0.0, _GUESS_SPREAD, size=8192)
+def erring(seed: int, *, spread: float = _GUESS_SPREAD) -> Guess:
+    """Tokens left with a log-normal error, the same for the same place.
+
+    Most of the error is the answer's own, so it stays while the answer is decoded.
+    """
+    errors = np.random.default_rng(seed).normal(0.0, spread, size=8192)
+    own, here = math.sqrt(_OWN_SHARE), math.sqrt(1 - _OWN_SHARE)
 
     def guess(job: Job, done: int) -> float:
-        at = (job.prompt_tokens * 131 + job.output_tokens * 7 + done) % len(errors)
-        return float((job.output_tokens - done) * np.exp(errors[at]))
+        answer = (job.prompt_tokens * 131 + job.output_tokens * 7) % len(errors)
+        place = (answer + done + 1) % len(errors)
+        return float(
+            (job.output_tokens - done) * math.exp(own * errors[answer] + here * errors[place])
+        )
 
     return guess
 

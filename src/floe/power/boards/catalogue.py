@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from floe.core.errors import BadConfig
+from floe.power.boards.accelerator import accelerated
 from floe.power.boards.gpu_limit import gpu_limit
 from floe.power.boards.jetson import orin_nano, orin_nx
 from floe.power.boards.model import Fitted
@@ -16,6 +17,8 @@ BOARDS: Mapping[str, Callable[[], Fitted]] = {
     "odroid-xu3": odroid_xu3,
     "a40": lambda: gpu_limit("a40"),
     "v100": lambda: gpu_limit("v100"),
+    "orin-nano-super-lora-unit": lambda: accelerated("orin-nano"),
+    "orin-nx-lora-unit": lambda: accelerated("orin-nx"),
 }
 
 

@@ -63,10 +63,10 @@ class BoardModel:
 
     def clocks(self, setting: int) -> dict[str, float]:
         """MHz by domain of a setting."""
-        return dict(self._clocks_S[setting])
+        return dict(self._clocks_by_setting[setting])
 
     @cached_property
-    def _clocks_S(self) -> tuple[dict[str, float], ...]:
+    def _clocks_by_setting(self) -> tuple[dict[str, float], ...]:
         names = [d.name for d in self.board.domains]
         return tuple(
             dict(zip(names, map(float, row), strict=True)) for row in self.settings_SD.tolist()

@@ -5,16 +5,20 @@ Legend: S settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from floe.core.errors import BadConfig
 from floe.power.base import Controller, ControlState, Goals, Step
 from floe.power.boards.model import BoardModel
+from floe.power.simulate import Load, Run, no_load, simulate
+from floe.power.workload import Job
 
 _RISE, _FALL = 0.95, 0.80  # of the goal: where the feedback steps up and down
 _MARGIN = 0.97  # a speed model plans a little faster than the goal
+MOST_MISSED, _EXCESS = 0.02, 0.01  # shares of requests
 _SCHEDUTIL = 1.25  # the kernel's headroom: next = 1.25 * highest * utilisation
 
 
@@ -176,6 +180,30 @@ def rule(name: str, model: BoardModel) -> Controller:
             f"no controller {name!r}; known: {', '.join(RULES)}", param="power.controller"
         )
     return RULES[name](model)
+
+
+def fixed_best(model: BoardModel, jobs: Sequence[Job], *, load: Load = no_load) -> Fixed:
+    """The one setting that serves training jobs with the least energy and still in time.
+
+    In time: at most 2 % of either goal missed, and at most one point more than at full speed. Full
+    speed itself where no setting is.
+    """
+    base = simulate(model, Fixed(model, setting=model.fastest), jobs, load=load)
+    best, least_j = model.fastest, math.inf
+    for setting in range(model.n_settings):
+        run = simulate(model, Fixed(model, setting=setting), jobs, load=load)
+        if run.energy_j < least_j and in_time(run, base):
+            best, least_j = setting, run.energy_j
+    return Fixed(model, setting=best)
+
+
+def in_time(run: Run, base: Run) -> bool:
+    """Whether a run meets the goals: 2 % may be missed, and a point more than `base` misses."""
+    pairs = (
+        (run.violation_ttft, base.violation_ttft),
+        (run.violation_tpot, base.violation_tpot),
+    )
+    return all(own <= min(MOST_MISSED, full + _EXCESS) + 1e-9 for own, full in pairs)
 
 
 RULES: Mapping[str, Callable[[BoardModel], Controller]] = {
