@@ -125,7 +125,7 @@ class RoutingConfig:
     nats_per_cosine: float = 2.0
     exploration: float = 0.01
     forgetting: float = 1.0
-    context_width: int = 32
+    context_width: int = 64
     epochs: Literal["doubling", "fixed", "off"] = "doubling"
     epoch_requests: int = 64
 
