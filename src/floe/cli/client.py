@@ -68,6 +68,27 @@ def server_adapters(address: str, key: str | None) -> dict[str, Any]:
     raise FloeError(_NO_LISTING)
 
 
+def server_metrics(address: str, key: str | None) -> str:
+    """The text of `/metrics`.
+
+    Raises:
+        NotFound: no server answers there. FloeError: what it answered, as its message.
+    """
+    import httpx
+
+    try:
+        with httpx.Client(timeout=10, trust_env=False) as client:
+            reply = client.get(f"{address}/metrics", headers=_headers(key))
+    except httpx.InvalidURL as error:
+        raise BadConfig(f"{address} is not a URL: {error}", param="url") from error
+    except httpx.HTTPError as error:
+        kind = type(error).__name__
+        raise NotFound(f"no Floe server at {address} ({kind}); start one with: floe up") from error
+    if reply.status_code != 200:
+        raise FloeError(_refusal(reply.status_code, reply.content))
+    return reply.text
+
+
 def stream_chat(address: str, key: str | None, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The chunks of a streamed reply; each has `choices`, and each of those a `delta`.
 

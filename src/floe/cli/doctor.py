@@ -141,17 +141,26 @@ def _models(config: Path | None) -> list[Line]:
 
 
 def _sensors() -> list[Line]:
-    places = {
-        "energy (RAPL)": "/sys/class/powercap/intel-rapl:0/energy_uj",
-        "power (INA3221/hwmon)": "/sys/class/hwmon/hwmon0",
-        "battery": "/sys/class/power_supply/BAT0",
-        "clocks (cpufreq)": "/sys/devices/system/cpu/cpu0/cpufreq",
-        "GPU (NVML)": "/dev/nvidiactl",
-    }
-    lines = []
-    for about, place in places.items():
-        path = Path(place)
-        readable = path.exists() and os.access(path, os.R_OK)
-        found = place if readable else "present, not readable" if path.exists() else "none here"
-        lines.append(Line(about=about, state="ok" if readable else "optional", found=found))
+    """What can measure energy and set clocks; more of it: floe power doctor."""
+    from floe.power.knobs.probe import all_knobs
+    from floe.power.meters.probe import sensors
+
+    lines = [
+        Line(
+            about=f"sensor {found.name}",
+            state="ok" if found.usable else "optional",
+            found=f"{found.place}, {found.kind}" if found.usable else found.reason,
+            todo=found.todo,
+        )
+        for found in sensors()
+    ]
+    for name, knobs in all_knobs().items():
+        clocks = ", ".join(domain.name for domain in knobs.domains)
+        lines.append(
+            Line(
+                about=f"clocks {name}",
+                state="optional" if knobs.advice_only else "ok",
+                found=f"{clocks}: {knobs.advice_only}".strip(": ") if knobs.advice_only else clocks,
+            )
+        )
     return lines

@@ -19,6 +19,7 @@ from floe.cli import (
     explain,
     fusion,
     init,
+    power,
     privacy,
     pull,
     serve,
@@ -64,6 +65,7 @@ app.add_typer(cache.app, name="cache")
 app.add_typer(fusion.app, name="fusion")
 app.command("explain")(explain.explain)
 app.add_typer(privacy.app, name="privacy")
+app.add_typer(power.app, name="power")
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("init")(init.init)

@@ -11,7 +11,7 @@ from pathlib import Path
 from floe.core.config import PowerConfig
 from floe.core.errors import BadConfig
 from floe.core.request import DvfsMode
-from floe.power.base import Controller, Domain, Knobs
+from floe.power.base import Controller, Knobs
 from floe.power.boards.catalogue import fitted
 from floe.power.boards.generic import generic
 from floe.power.boards.model import BoardModel
@@ -34,8 +34,6 @@ POWER = "power"
 """The folder in FLOE_HOME: the lease, and a policy of one's own."""
 POLICY = "policy.json"
 MODES: tuple[DvfsMode, ...] = ("performance", "balanced", "saver")
-_NAMELESS = (Domain(name="cpu", steps_mhz=(500.0, 1000.0, 1500.0, 2000.0)),)
-"""What advice is about on a machine that tells no clocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,8 @@ def open_power(
     meter = open_meter(config.meter, root=root)
     try:
         with held(knobs, folder=home / POWER):
-            pilot = _pilot(config, knobs, home=home)
+            seen = open_knobs("auto", root=root) if config.knobs == "noop" else knobs
+            pilot = _pilot(config, knobs, seen, home=home)
             listener: Listener
             spare = Sparing(
                 config, has_cloud=has_cloud, mean_tokens=lambda: listener.mean_tokens,
@@ -72,7 +71,7 @@ def open_power(
             listener = Listener(
                 config=config,
                 meter=meter,
-                knobs=knobs,
+                knobs=seen,
                 pilot=pilot,
                 spare=spare,
                 sensors=Sensors(
@@ -84,7 +83,8 @@ def open_power(
             )
             info = {
                 "meter": meter.name, "label": meter.label, "knobs": knobs.name,
-                "controller": config.controller, "board": config.board or "generic",
+                "controller": config.controller if pilot is not None else "off",
+                "board": config.board or "generic",
             }  # fmt: skip
             if pilot is not None and pilot.fault:
                 _log.warning("clocks are not set, only advised: %s", pilot.fault)
@@ -135,10 +135,14 @@ def controller_for(
         ) from None
 
 
-def _pilot(config: PowerConfig, knobs: Knobs, *, home: Path) -> Pilot | None:
+def _pilot(config: PowerConfig, knobs: Knobs, seen: Knobs, *, home: Path) -> Pilot | None:
+    """None where nobody is to choose, or there is nothing to choose; `seen` are clocks to read."""
     if config.controller == "off":
         return None
-    model = fitted(config.board).model if config.board else generic(knobs.domains or _NAMELESS)
+    if not config.board and not seen.domains:
+        _log.warning("power.controller has nothing to do: this machine tells of no clocks")
+        return None
+    model = fitted(config.board).model if config.board else generic(seen.domains)
     made: dict[DvfsMode, Controller] = {
         mode: controller_for(config.controller, model, home=home, mode=mode, board=config.board)
         for mode in MODES
