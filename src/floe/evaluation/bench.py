@@ -21,6 +21,7 @@ from floe.evaluation.cache_bench import cache_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
+from floe.evaluation.power_bench import power_benchmark
 from floe.evaluation.privacy_bench import privacy_benchmark
 from floe.evaluation.processes import environment
 from floe.evaluation.routing_bench import routing_benchmark
@@ -158,5 +159,9 @@ BENCHMARKS = {
     "paging": Benchmark(
         summary="first tokens of a live server with 64 adapters and room for 8, beside LRU",
         run=paging_benchmark,
+    ),
+    "power": Benchmark(
+        summary="modelled joules under latency goals on five boards, beside governors and rules",
+        run=power_benchmark,
     ),
 }

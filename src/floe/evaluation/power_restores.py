@@ -109,7 +109,7 @@ class _Refuses(SimulatedKnobs):
 
     def apply(self, clocks: Clocks) -> None:
         """Refuse."""
-        raise KnobFailed("the driver refused")
+        raise KnobFailed(f"the driver refused {dict(clocks)}")
 
 
 def _half_failed_write(root: Path, folder: Path) -> bool:

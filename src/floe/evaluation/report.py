@@ -15,6 +15,7 @@ from floe.evaluation import (
     decode_page,
     fusion_page,
     paging_page,
+    power_page,
     privacy_page,
     routing_page,
 )
@@ -38,6 +39,7 @@ PAGES: Mapping[str, Page] = {
     "cache": Page(goals=cache_page.GOALS, charts=cache_page.CHARTS, plots=cache_page.PLOTS),
     "routing": Page(goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS),
     "paging": Page(goals=paging_page.GOALS, charts=paging_page.CHARTS),
+    "power": Page(goals=power_page.GOALS, charts=power_page.CHARTS, plots=power_page.PLOTS),
 }
 
 

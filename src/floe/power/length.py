@@ -51,15 +51,24 @@ def prompt_features(prompt: str, prompt_tokens: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthModel:
-    """Weights over the products of features, and the error on answers it was not fitted to."""
+    """Weights over the products of features, and the error on answers it was not fitted to.
+
+    `log_spread` is the standard deviation of the error in the logarithm of the tokens left.
+    """
 
     weights_F: Vector
     mae_tokens: float
     constant_mae_tokens: float
+    log_spread: float
 
     def left(self, row: Vector) -> float:
         """Tokens left for a row of (position, 4 of decoding, 5 of the prompt); at least 1."""
-        return float(np.exp(np.clip(expanded(row[None, :])[0] @ self.weights_F, 0.0, 7.0)))
+        return float(guessed(expanded(row[None, :])[0] @ self.weights_F))
+
+
+def guessed(fitted_N: Vector) -> Vector:
+    """Tokens left from what the weights give."""
+    return np.asarray(np.exp(np.clip(fitted_N, 0.0, 7.0)))
 
 
 def expanded(rows_NF: Vector) -> Vector:
@@ -122,6 +131,7 @@ def shipped_length_model() -> LengthModel:
         weights_F=np.array(told["weights"]),
         mae_tokens=float(told["mae_tokens"]),
         constant_mae_tokens=float(told["constant_mae_tokens"]),
+        log_spread=float(told["log_spread"]),
     )
 
 

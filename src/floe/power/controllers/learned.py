@@ -43,7 +43,7 @@ class Learned:
     def __init__(self, model: BoardModel, policy: Policy, *, mode: Mode = "balanced") -> None:
         self._model, self._policy = model, policy
         self.costs = OnlineCosts(model)
-        self.pressure = Pressure()
+        self.pressure = Pressure(model)
         self._stretch = STRETCH[mode]
         self._idle = int(np.argmin(model.idle_w_S + 1e-6 * model.decode_w_S))
         self._fast = model.fastest
@@ -71,7 +71,8 @@ class Learned:
             self.pressure.prefill(allowed_ms, self._fast_ms)
         out = self._policy(features(state, allowed_ms / self._fast_ms, self._model))
         margin = _MIDDLE + _WIDEST * math.tanh(float(out[0]))
-        price = math.exp(min(max(float(out[1]) - 4.0, -12.0), 3.0)) + self.pressure.price
+        price = math.exp(min(max(float(out[1]) - 4.0, -12.0), 3.0))
+        price += self.pressure.price(state.waiting)
         most_ms = margin * self._stretch * allowed_ms
         return self._model.clocks(self._cheapest(state, now, ms_S, most_ms, price))
 
