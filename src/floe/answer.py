@@ -139,7 +139,7 @@ async def answer(request: Request, parts: Parts) -> AsyncGenerator[Event, None]:
             request, prompt_tokens=len(prompt), adapters=len(route.shares), came_s=came_s
         )
         stack.callback(heard.ended)
-        first_log_probs_V = wrap_future(session.submit(prompt))
+        first_log_probs_V = _told(heard, wrap_future(session.submit(prompt)))
         verdict = await inspecting  # the SLM is reading already: only the cloud waits for this
         sent, masked = _outgoing(request, verdict, parts.mask)
         cloud = parts.cloud if request.cloud else None
@@ -275,13 +275,7 @@ def _drafting(session: Session, route: Route, verdict: Verdict, heard: RequestWa
     """The SLM's side of the answer, with what fusion may know of the request."""
 
     def step(token: int) -> asyncio.Future[FloatArray]:
-        coming = wrap_future(session.submit([token]))
-        coming.add_done_callback(tell)
-        return coming
-
-    def tell(done: asyncio.Future[FloatArray]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            heard.log_probs(done.result())
+        return _told(heard, wrap_future(session.submit([token])))
 
     def feed_many(tokens: Sequence[int]) -> asyncio.Future[FloatArray]:
         return wrap_future(session.submit(tokens, every=True))
@@ -293,6 +287,17 @@ def _drafting(session: Session, route: Route, verdict: Verdict, heard: RequestWa
         route_confidence=min(1.0, max((s.weight for s in route.shares), default=0.0)),
         masked=verdict.action == "mask",
     )
+
+
+def _told(heard: RequestWatch, coming: asyncio.Future[FloatArray]) -> asyncio.Future[FloatArray]:
+    """The same future; who listens hears of its result."""
+
+    def tell(done: asyncio.Future[FloatArray]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            heard.log_probs(done.result())
+
+    coming.add_done_callback(tell)
+    return coming
 
 
 def _outgoing(

@@ -30,6 +30,7 @@ from floe.power.sparing import Sparing
 
 _log = logging.getLogger(__name__)
 MOST_ITEMS = 4096
+_LEAST = -80.0
 REFRESH_S = 1.0
 """How often sensors are read while nothing happens."""
 
@@ -241,8 +242,9 @@ class Listener:
     def _distribution(self, one: Active, log_probs_V: Any) -> None:
         if one.predictor is None or self._lengths is None:
             return
-        probs_V = np.exp(log_probs_V)
-        entropy = -float(np.where(probs_V > 0, probs_V * log_probs_V, 0.0).sum())
+        finite_V = np.maximum(log_probs_V, _LEAST)  # 0 * -inf is no number
+        probs_V = np.exp(finite_V)
+        entropy = -float(probs_V @ finite_V)
         one.predictor.seen(entropy, float(probs_V[list(self._lengths.eos_ids)].sum()))
 
     def _ended(self, one: Active) -> None:
