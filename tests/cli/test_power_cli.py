@@ -90,7 +90,7 @@ def test_e08_e11_e19_missing_rights_are_said_with_what_to_do(
     real = os.access  # root may read everything: this machine's root may nothing
 
     def access(path: Any, mode: int, **more: Any) -> bool:
-        return not str(path).startswith(str(board)) and real(path, mode, **more)
+        return not str(path).startswith(f"{board}/") and real(path, mode, **more)
 
     monkeypatch.setattr(os, "access", access)
     rows = json.loads(run("doctor", "--json", "--root", board).stdout)

@@ -67,6 +67,15 @@ def test_values_arrive_and_integers_become_floats(tmp_path: Path) -> None:
             'cloud.continues must be "no" unless cloud.kind is "openai"',
         ),
         ('[privacy]\nner = "of"', 'privacy.ner must be one of.*did you mean "o'),
+        (
+            '[power]\ncontroller = "lerned"',
+            'power.controller must be one of.*did you mean "learned',
+        ),
+        ('[power]\nknobs = "auto"', 'power.controller must be set when power.knobs is not "noop"'),
+        ('[power]\ndvfs_mode = "eco"', 'power.dvfs_mode must be one of "performance", "balanced"'),
+        ("[power]\nttft_slo_ms = -1", r"power.ttft_slo_ms must be 0 \(none\) or more"),
+        ("[power]\ntpot_slo_ms = inf", r"power.tpot_slo_ms must be 0 \(none\) or more"),
+        ("[power]\npower_budget_w = nan", r"power.power_budget_w must be 0 \(none\) or more"),
         ("[serve\n", "is not valid TOML"),
     ],
 )
@@ -143,3 +152,17 @@ def test_the_written_example_of_a_tenant_can_be_used(tmp_path: Path) -> None:
 def test_a_list_in_the_configuration_is_checked(tmp_path: Path, adapters: str, said: str) -> None:
     with pytest.raises(BadConfig, match=said):
         load_config(write(tmp_path, f"[tenants.ward]\nadapters = {adapters}\n"))
+
+
+def test_power_choices_of_the_configuration_are_those_of_the_part() -> None:
+    from typing import get_args, get_type_hints
+
+    from floe.core.config import PowerConfig
+    from floe.power.controllers.rules import RULES
+    from floe.power.knobs.probe import NAMES as KNOBS
+    from floe.power.meters.probe import NAMES as METERS
+
+    hints = get_type_hints(PowerConfig)
+    assert set(get_args(hints["meter"])) == set(METERS)
+    assert set(get_args(hints["knobs"])) == set(KNOBS) - {"nvpmodel"}  # modes are not clocks
+    assert set(get_args(hints["controller"])) == {"off", "learned", "dqn", *RULES}
