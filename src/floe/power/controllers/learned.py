@@ -30,6 +30,7 @@ _WIDEST = 0.35  # of a goal: how far the margin moves from its middle
 _MIDDLE = 0.97
 _HOT_SHARE = 0.9  # of the temperature limit: from here on the power is bounded (10 % margin)
 _STAY = 0.003  # hysteresis: a change must save more than this share
+_HOLD = 0.006  # of the goal: how much later a setting that is in force may be
 _SURE_TOKENS = 8.0  # a change must pay its time back within so many tokens
 
 Vector = NDArray[np.float64]
@@ -101,7 +102,9 @@ class Learned:
         if state.temperature_c > _HOT_SHARE * self._model.thermal.limit_c:
             hot_S = watts_S > self._cool_w(watts_S, state.temperature_c)
             cost_S[hot_S] = sure_S[hot_S] = math.inf
-        cost_S[sure_S > most_ms] = math.inf
+        late_S = sure_S > most_ms
+        late_S[now] = sure_S[now] > most_ms * (1 + _HOLD)
+        cost_S[late_S] = math.inf
         best = int(cost_S.argmin())
         if cost_S[best] == math.inf:
             return int(sure_S.argmin())
