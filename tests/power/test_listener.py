@@ -452,6 +452,8 @@ def test_e17_clocks_are_held_while_the_part_runs_and_put_back(tmp_path: Path) ->
         told = {(r.name, *r.labels.values()): r.value for r in power.listener.readings()}
         assert told["power_temperature_celsius", "soc"] == 51.5
         assert told["power_battery_charge",] == 0.42
+        # files that never follow count as 50 ms; the rough board would have said 1
+        assert told["power_switch_milliseconds",] == pytest.approx(50, abs=25)
         assert power.info["label"] == "unknown" and power.info["board"] == "generic"
     assert (policy / "scaling_min_freq").read_text().strip() == "600000"
     assert holder(tmp_path / "power") is None

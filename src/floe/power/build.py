@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from floe.core.config import PowerConfig
@@ -28,11 +28,13 @@ from floe.power.meters.probe import open_meter
 from floe.power.meters.thermal import temperatures
 from floe.power.pilot import Pilot
 from floe.power.sparing import Sparing
+from floe.power.switch import measure_switch_ms
 
 _log = logging.getLogger(__name__)
 POWER = "power"
 """The folder in FLOE_HOME: the lease, and a policy of one's own."""
 POLICY = "policy.json"
+_TRIES = 2
 MODES: tuple[DvfsMode, ...] = ("performance", "balanced", "saver")
 
 
@@ -143,6 +145,7 @@ def _pilot(config: PowerConfig, knobs: Knobs, seen: Knobs, *, home: Path) -> Pil
         _log.warning("power.controller has nothing to do: this machine tells of no clocks")
         return None
     model = fitted(config.board).model if config.board else generic(seen.domains)
+    model = _with_switch_cost(model, knobs)
     made: dict[DvfsMode, Controller] = {
         mode: controller_for(config.controller, model, home=home, mode=mode, board=config.board)
         for mode in MODES
@@ -154,3 +157,9 @@ def _pilot(config: PowerConfig, knobs: Knobs, seen: Knobs, *, home: Path) -> Pil
     if not isinstance(balanced, Learned):
         made["performance"] = rule("performance", model)
     return Pilot(model=model, controllers=made, knobs=knobs)
+
+
+def _with_switch_cost(model: BoardModel, knobs: Knobs) -> BoardModel:
+    """The model with what a change of clocks really costs here, where that can be tried."""
+    measured = measure_switch_ms(knobs, repeats=_TRIES)
+    return replace(model, switch_ms=max(measured.values())) if measured else model

@@ -83,6 +83,7 @@ class Pilot:
         self.decisions = self.switches = 0
         self.decision_s = 0.0
         self.fault = knobs.advice_only
+        self.switch_ms = model.switch_ms
 
     def decide(
         self,
