@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.privacy.test_rules import ROWS as FIRST
+from tests.privacy.test_rules_context import ROWS as CONTEXT
 from tests.privacy.test_rules_world import ROWS as WORLD
 
 from floe.privacy.base import Span
@@ -15,7 +16,7 @@ from floe.privacy.rules.hints import Hints
 from floe.privacy.rules.index import RuleIndex
 
 INDEX = RuleIndex(ALL)
-TEXTS = [row[1] for row in [*FIRST, *WORLD]]
+TEXTS = [row[1] for row in [*FIRST, *WORLD, *CONTEXT]]
 _BITS = st.sampled_from(TEXTS) | st.text(alphabet="0123456789 -.:/+()@aZ中K\n", max_size=20)
 
 
