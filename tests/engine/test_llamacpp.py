@@ -402,6 +402,35 @@ def test_an_adapter_in_use_cannot_be_unloaded(make: Make, files: Files) -> None:
     _open(engine).feed(PROMPT)
 
 
+def test_an_adapter_whose_callers_have_gone_is_unloaded(make: Make, files: Files) -> None:
+    """A cut stream's session closes behind the unload, a cancelled request still stands in line."""
+    engine = make(max_contexts=1, sessions_per_context=1)
+    a, b = (engine.load_adapter(p, key=p.stem) for p in files.adapters)
+    session = _open(engine, (a, 1.0))
+    waiting = engine.session([(b, 1.0)], max_tokens=8)
+    gate, calls = threading.Event(), engine._scheduler._calls
+    engine._scheduler.call(gate.wait)
+    errors: list[BaseException] = []
+
+    def unload() -> None:
+        try:
+            engine.unload_adapter(a)
+            engine.unload_adapter(b)
+        except FloeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=unload)
+    thread.start()
+    while not calls:  # until the unload stands in the engine's queue
+        threading.Event().wait(0.001)
+    assert waiting.cancel()
+    session.close()
+    gate.set()
+    thread.join(WAIT_S)
+    assert not errors
+    assert not thread.is_alive()
+
+
 def test_unloading_from_many_threads_frees_once(make: Make, files: Files) -> None:
     engine = make()
     handle = engine.load_adapter(files.adapters[0], key="a")

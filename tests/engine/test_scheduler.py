@@ -514,3 +514,30 @@ def test_any_life_gives_what_a_fresh_run_gives(
             pool.scheduler.leave(seat)
         pool.settle()
         assert pool.scheduler.open_seats == 0
+
+
+def test_a_cancelled_request_holds_no_adapter() -> None:
+    """Also before the engine has looked at its queue again."""
+    with Pool(max_contexts=1, rows=1) as pool:
+        a = pool.seat("a")
+        pool.recorder.hold = True
+        pool.submit(a, [1])
+        pool.recorder.wait_at_gate()
+        waiting = pool.ask("b")
+        held = [pool.scheduler.call(lambda: pool.scheduler.holds(hash("b"))) for _ in range(2)]
+        assert waiting.cancel()
+        pool.recorder.open_gate()
+        assert [each.result(WAIT_S) for each in held] == [False, False]
+
+
+def test_a_seat_given_back_is_free_for_who_asks() -> None:
+    """As when a request is cancelled while the engine opens its seat."""
+    with Pool(max_contexts=1, rows=1) as pool:
+        seat = pool.seat("a")
+
+        def leave_and_look() -> tuple[int, bool]:
+            pool.scheduler.leave(seat)  # what is queued for it comes after this call
+            pool.scheduler.vacate_left()
+            return pool.scheduler.open_seats, seat.row.open
+
+        assert pool.scheduler.call(leave_and_look).result(WAIT_S) == (0, False)

@@ -182,6 +182,7 @@ class LlamaCppEngine:
         def let_go() -> LlamaAdapter:
             with self._lock:  # no session can be asked for between these checks
                 adapter = self._own(handle)
+                self._scheduler.vacate_left()  # a cut stream's seat may be on its way back still
                 bound = [
                     context
                     for context in self._scheduler.contexts

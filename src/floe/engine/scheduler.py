@@ -112,19 +112,25 @@ class Scheduler:
     def leave(self, seat: Seat) -> None:
         """Give a seat back; its job, if any, is dropped at the next turn."""
 
-        def vacate() -> None:
-            if seat in self._seats:
-                self._seats.remove(seat)
-                seat.row.open, seat.row.reserved_tokens = False, 0
-                fail_job(seat, FloeError("the session was closed"))
-
         with self._wake:
             seat.left = True
-        self.call(vacate)
+        self.call(lambda: self._vacate(seat))
+
+    def vacate_left(self) -> None:
+        """Free the seats that were given back already; engine thread only."""
+        for seat in [s for s in self._seats if s.left]:
+            self._vacate(seat)
+
+    def _vacate(self, seat: Seat) -> None:
+        if seat in self._seats:
+            self._seats.remove(seat)
+            seat.row.open, seat.row.reserved_tokens = False, 0
+            fail_job(seat, FloeError("the session was closed"))
 
     def holds(self, pointer: int) -> bool:
-        """A waiting request will bind this adapter; engine thread only."""
+        """A request that still waits will bind this adapter; engine thread only."""
         with self._wake:
+            self._drop_cancelled()
             return any(p == pointer for w in self._waiting for p, _ in w.adapters)
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
