@@ -31,7 +31,7 @@ MASKED_WHEN_BALANCED = frozenset(
         *("FR_PASSPORT", "FR_CNI", "IT_VAT_CODE", "IT_PASSPORT", "IT_IDENTITY_CARD"),
         *("IT_DRIVER_LICENSE", "PL_NIP", "PL_REGON", "PL_ID_CARD", "IN_VOTER", "IN_PASSPORT"),
         *("IN_VEHICLE_REGISTRATION", "IN_GSTIN", "CN_PASSPORT", "CN_SOCIAL_CREDIT_CODE"),
-        *("HK_ID", "TW_ID"),
+        *("HK_ID", "TW_ID", "DATE_TIME", "AGE", "NRP", "ORGANIZATION", "TITLE"),
     }
 )
 # What opens doors or moves money: a text around it is not worth the risk.
