@@ -48,6 +48,15 @@ def test_an_encoded_query_is_found() -> None:
     assert [e for e, _ in found(f"https://x.example/?m={mail}")] == ["EMAIL_ADDRESS"]
 
 
+def test_base64_in_lines_is_read_as_one() -> None:
+    text = "The usual words of a letter. " * 3 + "card 4111 1111 1111 1111, 手机13812345678 bye"
+    for count in range(20):
+        run = base64.encodebytes(("." * count + text).encode()).decode().strip()
+        assert [e for e, _ in found(f"see:\n{run}\nend")][:1] == ["CREDIT_CARD"]
+    mail = base64.b64encode(b"please write to alice@example.com soon").decode()
+    assert found(f"{mail}\nand no base64 here") == [("EMAIL_ADDRESS", mail)]
+
+
 def test_two_addresses_in_one_run_are_one_finding() -> None:
     run = base64.b64encode(b"alice@example.com, bob@example.com").decode()
     assert found(run) == [("EMAIL_ADDRESS", run)]

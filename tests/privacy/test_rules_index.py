@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.privacy.test_rules import ROWS as FIRST
+from tests.privacy.test_rules_chinese import ROWS as CHINESE
 from tests.privacy.test_rules_context import ROWS as CONTEXT
 from tests.privacy.test_rules_world import ROWS as WORLD
 
@@ -16,7 +17,7 @@ from floe.privacy.rules.hints import Hints
 from floe.privacy.rules.index import RuleIndex
 
 INDEX = RuleIndex(ALL)
-TEXTS = [row[1] for row in [*FIRST, *WORLD, *CONTEXT]]
+TEXTS = [row[1] for row in [*FIRST, *WORLD, *CONTEXT, *CHINESE]]
 _BITS = st.sampled_from(TEXTS) | st.text(alphabet="0123456789 -.:/+()@aZ中K\n", max_size=20)
 
 

@@ -1,7 +1,7 @@
 """A second copy of the text with HTML entities, percent and base64 runs and escapes decoded.
 
 A value must not hide in an encoding that every program undoes. Decoded once: what was encoded
-twice, or base64 whose value is split over lines, is not read. Only rules see this copy.
+twice is not read. Base64 in lines of a mail is read as one. Only rules see this copy.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ import re
 
 from floe.privacy.normalise import Normalised, normalise
 
+_RUN = r"(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{12,}={0,2}"
 _ENCODED = re.compile(
     r"(?P<entity>&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,12}(?=;));?)"
     r"|(?P<percent>(?:%[0-9A-Fa-f]{2})+)"
     r"|(?P<escape>\\(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}))"
-    r"|(?P<base64>(?<![0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{12,}={0,2})"
+    r"|(?P<lines>(?<![0-9A-Za-z+/_-])(?:[0-9A-Za-z+/]{40,128}\r?\n[ \t]{0,8}){1,200}"
+    r"[0-9A-Za-z+/]{4,128}={0,2})"
+    rf"|(?P<base64>{_RUN})"
 )
+_BASE64 = re.compile(_RUN)
+_BREAK = re.compile(r"[\r\n\t ]+")
 _URL_ALPHABET = str.maketrans("-_", "+/")
 _Part = tuple[str, int, int]  # what a stretch [start, end) of the text decodes to
 
@@ -53,7 +58,12 @@ def _parts(match: re.Match[str]) -> list[_Part]:
     value, start = match.group(), match.start()
     if match.lastgroup == "percent":
         return _percent_parts(value, start)
-    if match.lastgroup == "base64":
+    if match.lastgroup == "lines":
+        piece = _from_base64(_BREAK.sub("", value))
+        if not piece:
+            singly = _BASE64.finditer(match.string, start, match.end())
+            return [(text, *m.span()) for m in singly if (text := _from_base64(m[0]))]
+    elif match.lastgroup == "base64":
         piece = _from_base64(value)
     elif match.lastgroup == "entity":
         piece = html.unescape(value)

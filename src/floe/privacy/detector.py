@@ -1,4 +1,4 @@
-"""All rules as one detector: normalise, decode, find in both copies, map the spans back."""
+"""All rules as one detector: normalise, decode, join, find in each copy, map the spans back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from floe.privacy.base import Span
 from floe.privacy.decoding import decoded
+from floe.privacy.joining import joined
 from floe.privacy.normalise import Normalised, normalise
 from floe.privacy.rules import ALL
 from floe.privacy.rules.base import Rule
@@ -27,8 +28,10 @@ class RuleDetector:
         """Spans in `text`, by start; where two overlap only the better one is kept."""
         copy = normalise(text)
         found = self._find(copy)
-        second = decoded(copy)
-        return best(found if second is None else found + self._find(second))
+        for other in (decoded(copy), joined(copy)):
+            if other is not None:
+                found += self._find(other)
+        return best(found)
 
     def _find(self, copy: Normalised) -> list[Span]:
         hints = Hints(copy.text)

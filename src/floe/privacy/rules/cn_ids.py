@@ -92,14 +92,14 @@ PERMIT = named(
 MESSENGER = named(
     name="cn_messenger",
     entity="USER_NAME",
-    names=("微信号", "微信", "微訊", "wechat", "weixin", "wx", "vx", "威信"),
+    names=("微信号", "微信", "微訊", "wechat", "weixin", "wx", "vx", "威信", "薇信", "v信"),
     value=r"(?=[A-Z0-9_-]{0,19}[0-9_])[A-Z][A-Z0-9_-]{5,19}|[0-9]{6,12}",
     score=0.75,
 )
 QQ = named(
     name="cn_qq",
     entity="USER_NAME",
-    names=("qq", "扣扣", "企鹅号"),
+    names=("qq", "扣扣", "企鹅号", "q号"),
     value=r"[1-9][0-9]{4,11}",
     score=0.75,
     digits=5,

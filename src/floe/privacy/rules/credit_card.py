@@ -11,6 +11,8 @@ from floe.privacy.rules.base import near, words
 from floe.privacy.rules.hints import Cues, Needs
 
 _RUN = re.compile(r"[0-9](?<![0-9A-Za-z].)(?<![0-9][.,].)(?:[ -]?[0-9]){11,120}(?![0-9A-Za-z])")
+# A field of a table behind a number: "7,4111111111111111". One bare run; "0,4111..." is a fraction.
+_FIELD = re.compile(r"(?<=[0-9],)(?<![^0-9]0,)(?<!^0,)[0-9]{13,19}(?![0-9A-Za-z.])")
 _GROUP = re.compile(r"[0-9]+")
 _SHAPES = re.compile(r"(?:4 4 4 4(?: [1-4])?|4 4 4 [1-4]|4 6 [45]|4 4 5|1(?: 1){11,18}|\d\d)")
 _ISSUERS = (
@@ -76,6 +78,9 @@ class CreditCardRule:
                 if span is not None:
                     after = span.end
                     yield span
+        for field in _FIELD.finditer(text):
+            if is_card(field[0]):
+                yield self._span(*field.span(), 0.9)
 
     def _longest(self, text: str, groups: list[tuple[int, int]]) -> Span | None:
         """The longest card that begins with the first group."""
@@ -93,9 +98,10 @@ class CreditCardRule:
                 best, score = end, 0.7
         if not best:
             return None
-        return Span(
-            entity="CREDIT_CARD", start=groups[0][0], end=best, score=score, recogniser=self.name
-        )
+        return self._span(groups[0][0], best, score)
+
+    def _span(self, start: int, end: int, score: float) -> Span:
+        return Span(entity="CREDIT_CARD", start=start, end=end, score=score, recogniser=self.name)
 
 
 RULE = CreditCardRule()

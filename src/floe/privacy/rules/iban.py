@@ -22,9 +22,9 @@ NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 
 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30
 """
 _LENGTHS = {entry[:2]: int(entry[2:]) for entry in _TABLE.split()}
-_START = re.compile(r"[A-Za-z](?<![0-9A-Za-z].)[A-Za-z][0-9]{2}(?=[ -]?[0-9A-Za-z])")
+_START = re.compile(r"[A-Za-z](?<![0-9A-Za-z].)[A-Za-z][0-9]{2}(?=[ .\n-]?[0-9A-Za-z])")
 _LEAD = re.compile(r"[A-Za-z]{2}[0-9]{2}")
-_BODY = re.compile(r"(?:[ -]?[0-9A-Za-z]){11,30}")
+_BODY = re.compile(r"(?:[ .\n-]?[0-9A-Za-z]){11,30}")
 _GROUPED = re.compile(r"[A-Z0-9]{4}(?:([ -])[A-Z0-9]{4}(?:\1[A-Z0-9]{4})*(?:\1[A-Z0-9]{1,4})?)?")
 _MIN_LENGTH, _MAX_LENGTH = 15, 34
 

@@ -10,7 +10,7 @@ from floe.privacy.rules.hints import Needs, any_of
 _NAMES = (
     r"(?:[A-Za-z0-9]{1,20}[_-]){0,3}(?:password|passwd|passphrase|passcode|pwd|secret|api[_ -]?key"
     r"|apikey|access[_ -]?token|auth[_ -]?token|secret[_ -]?key|client[_ -]?secret|private[_ -]?key"
-    r"|kennwort|passwort|contraseña|密码|口令|密钥)"
+    r"|kennwort|passwort|contraseña|(?<![A-Za-z0-9_-])pw|密码|密碼|口令|密钥|金鑰)"
 )
 # Without quotes and white space; a comma or full stop at the end belongs to the sentence.
 _VALUE = r"[!#-&(-~\u00c0-\u024f]{3,199}[!#-&(-+/-:<-~\u00c0-\u024f]"
@@ -43,7 +43,19 @@ ASSIGNED = PatternRule(
     name="password_assigned",
     needs=Needs(
         cues=any_of(
-            "pass", "pwd", "secret", "key", "token", "kennwort", "contrase", "密码", "口令", "密钥"
+            "pass",
+            "pwd",
+            "secret",
+            "key",
+            "token",
+            "kennwort",
+            "contrase",
+            "pw",
+            "密码",
+            "密碼",
+            "口令",
+            "密钥",
+            "金鑰",
         )
     ),
     entity="PASSWORD",
@@ -58,10 +70,10 @@ ASSIGNED = PatternRule(
 )
 SAID = PatternRule(
     name="password_said",
-    needs=Needs(cues=any_of("pass", "pin", "kennwort", "密码", "口令")),
+    needs=Needs(cues=any_of("pass", "pin", "kennwort", "密码", "密碼", "口令")),
     entity="PASSWORD",
     pattern=re.compile(
-        r"(?<![A-Za-z0-9])(?:password|passcode|passphrase|pin|passwort|kennwort|密码|口令)"
+        r"(?<![A-Za-z0-9])(?:password|passcode|passphrase|pin|passwort|kennwort|密码|密碼|口令)"
         r"(?: (?:for|of|to) (?:[A-Za-z]{1,20} ?){1,4})?\s?(?:is|was|ist|es|是|为)\s{0,2}[\"']?"
         rf"(?P<value>{_VALUE})",
         re.IGNORECASE,
