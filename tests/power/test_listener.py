@@ -490,6 +490,44 @@ def test_e17_sigterm_puts_back_what_the_thread_has_set(tmp_path: Path) -> None:
     assert (policy / "scaling_min_freq").read_text().strip() == "600000"
 
 
+SERVER = """
+import sys
+from pathlib import Path
+from starlette.applications import Starlette
+from floe.cli.web import listen, run_app
+from floe.core.config import PowerConfig
+from floe.core.request import Request
+from floe.power.build import open_power
+root = Path(sys.argv[1])
+config = PowerConfig(knobs="cpufreq", controller="performance", meter="none")
+with open_power(config, home=root, has_cloud=False, root=root) as power:
+    def started():
+        power.listener.watch(Request(id="r", prompt="x"), prompt_tokens=3, adapters=0, came_s=0.0)
+        power.listener.settle()
+        print("held", flush=True)
+    run_app(Starlette(), listen("127.0.0.1", 0), started=started)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_e17_a_server_that_is_told_to_stop_puts_clocks_back(tmp_path: Path, number: int) -> None:
+    """Signals go to uvicorn first, which ends its loop and passes them on."""
+    policy = cpu_policy(tmp_path)
+    command = [sys.executable, "-c", SERVER, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            assert (policy / "scaling_min_freq").read_text() == "1500000"
+            process.send_signal(number)
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+    assert (policy / "scaling_min_freq").read_text().strip() == "600000"
+    assert not (tmp_path / "power/lease.json").exists()
+
+
 def test_noop_reads_clocks_gives_advice_and_writes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
