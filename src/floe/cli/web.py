@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from floe.core.errors import BadConfig
@@ -48,7 +51,9 @@ def run_app(
     once: bool = False,
     finish: Callable[[], Awaitable[None]] | None = None,
 ) -> Any:
-    """Serve until interrupted; `started` runs in a thread when the server answers.
+    """Serve until interrupted or ended; `started` runs in a thread when the server answers.
+
+    SIGTERM ends in SystemExit, so that what encloses this is closed and keeps what it learned.
 
     With `once` the server stops when `started` returns. `finish` runs at the end, on the server's
     loop. The result is what `started` returned; what it raises ends the server and is raised.
@@ -63,7 +68,26 @@ def run_app(
             if finish is not None:
                 await finish()
 
-    return asyncio.run(run())
+    with _ended_by_exit():
+        return asyncio.run(run())
+
+
+@contextmanager
+def _ended_by_exit() -> Iterator[None]:
+    """SIGTERM raises SystemExit in the block, unless somebody handles it already."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 async def _serve(
