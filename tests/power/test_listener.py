@@ -406,7 +406,8 @@ def test_modes_trade_speed_for_energy() -> None:
 
 def test_the_length_is_guessed_from_the_distributions() -> None:
     model = LengthModel(
-        weights_F=np.zeros(66), mae_tokens=1.0, constant_mae_tokens=2.0, log_spread=0.5
+        long_F=np.zeros(106), left_F=np.zeros(106), mae_tokens=1.0, constant_mae_tokens=2.0,
+        log_spread=0.5,
     )
     lengths = Lengths(model=model, eos_ids=(1, 2))
     with world(controller="performance", lengths=lengths) as w:
