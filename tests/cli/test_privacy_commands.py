@@ -108,6 +108,33 @@ def test_scan_reads_text_with_marks_and_broken_bytes(data: bytes) -> None:
     assert run("scan", "-", stdin=data).stdout.startswith("stdin:1:1: CREDIT_CARD")
 
 
+@pytest.mark.parametrize(
+    ("text", "encoding", "named"),
+    [
+        ("患者张伟，住院\n手机13812345678", "gbk", "GB18030 (Chinese)"),
+        ("Grüße an Größe, tel 0151 23456789", "cp1252", "Windows-1252 (Western European)"),
+    ],
+)
+def test_scan_reads_files_of_windows_and_says_so(text: str, encoding: str, named: str) -> None:
+    done = run("scan", "-", "--show", stdin=text.encode(encoding))
+    assert f"not UTF-8: read as {named}" in done.stderr
+    assert done.stdout == run("scan", "-", "--show", stdin=text).stdout
+    assert "PHONE_NUMBER" in done.stdout
+
+
+def test_scan_counts_what_it_could_not_read_and_refuses_what_is_no_text() -> None:
+    broken = "你好，世界 ".encode() + b"\xff 4111 1111 1111 1111"
+    done = run("scan", "-", stdin=broken)
+    assert "1 place is no text in this encoding; what stands there was not read" in done.stderr
+    assert "CREDIT_CARD" in done.stdout
+    Path("image.png").write_bytes(b"PNG\x00\x01\xff")
+    error = failure("scan", "image.png")
+    assert isinstance(error, BadRequest)
+    assert error.message == (
+        "the file holds zero bytes, so it is no text. Save it as text (UTF-8) first"
+    )
+
+
 def test_line_ends_and_characters_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 

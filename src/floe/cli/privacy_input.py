@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from floe.cli.common import say
+from floe.cli.text_encoding import encoding_of
 from floe.core.errors import NotFound
 
 _PIECE_BYTES = 65_536
 _BAR_FROM_BYTES = 200_000
+_GUESSED = {"gb18030": "GB18030 (Chinese)", "cp1252": "Windows-1252 (Western European)"}
 Show = Callable[[int], None]
 
 
@@ -36,22 +39,39 @@ def opened(name: str) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 def texts(file: BinaryIO, show: Show) -> Iterator[str]:
-    """The file's text in pieces: UTF-8, or UTF-16 where it begins with its mark.
+    """The file's text in pieces; line ends become "\\n". `show` gets the bytes read.
 
-    Bytes that are no text become U+FFFD; line ends become "\\n". `show` gets the bytes read.
+    UTF-8, UTF-16 by its mark, else GB18030 or Windows-1252, which a line on stderr tells. Bytes
+    that are no text become U+FFFD, and a line on stderr counts them.
+
+    Raises:
+        BadRequest: it holds zero bytes: a program, an image, an archive.
     """
-    piece = file.read(_PIECE_BYTES)
-    utf16 = piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    decoder = codecs.getincrementaldecoder("utf-16" if utf16 else "utf-8-sig")("replace")
-    done, carried = 0, False
-    while piece:
+    decoder: codecs.IncrementalDecoder | None = None
+    done, broken, carried = 0, 0, False
+    while piece := file.read(_PIECE_BYTES):
         done += len(piece)
-        text = decoder.decode(piece)
+        decoder = decoder or _decoder_for(piece, is_first=done == len(piece))
+        text = decoder.decode(piece) if decoder else piece.decode("ascii")
+        broken += text.count("\ufffd")
         text, carried = ("\r" if carried else "") + text, text.endswith("\r")
         yield (text[:-1] if carried else text).replace("\r\n", "\n")
         show(done)
-        piece = file.read(_PIECE_BYTES)
-    yield ("\r" if carried else "") + decoder.decode(b"", final=True)
+    rest = decoder.decode(b"", final=True) if decoder else ""
+    broken += rest.count("\ufffd")
+    yield ("\r" if carried else "") + rest
+    if broken:
+        places = "place is" if broken == 1 else "places are"
+        say(f"{broken} {places} no text in this encoding; what stands there was not read")
+
+
+def _decoder_for(piece: bytes, *, is_first: bool) -> codecs.IncrementalDecoder | None:
+    encoding = encoding_of(piece, is_first=is_first)
+    if encoding is None:
+        return None
+    if encoding in _GUESSED:
+        say(f"not UTF-8: read as {_GUESSED[encoding]}")
+    return codecs.getincrementaldecoder(encoding)("replace")
 
 
 def lines(pieces: Iterator[str]) -> Iterator[str]:
