@@ -170,19 +170,24 @@ def _rules(found: Mapping[Setup, Mapping[str, Compared]]) -> Figures:
     out: Figures = {}
     for setup, ending in ((CONVERSATION, ""), (QUEUE, "_queue")):
         mine, theirs, bound = 0.0, 0.0, 0.0
-        ratios_ = []
+        ratios_, with_idle = [], []
         for board, one in found[setup].items():
             best = one.by_name[one.best_rule]
             name = field_name(board)
             out[f"best_rule{ending}_{name}"] = one.best_rule
             out[f"energy_vs_best_rule{ending}_{name}"] = one.learned.energy_j / best.energy_j
             ratios_.append(one.learned.energy_j / best.energy_j)
+            with_idle.append(
+                (one.learned.all_j / one.base.all_j, one.least_rule_j / one.base.all_j)
+            )
             mine += one.share(one.learned.energy_j)
             theirs += one.share(best.energy_j)
             bound += one.share(one.optimum_j or 0.0)
         out[f"energy_vs_best_rule{ending}"] = mine / theirs
         out[f"optimum_vs_best_rule{ending}"] = bound / theirs
         out[f"energy_vs_best_rule{ending}_worst"] = max(ratios_)
+        own_idle, best_idle = (sum(column) for column in zip(*with_idle, strict=True))
+        out[f"energy_with_idle_vs_best_rule{ending}"] = own_idle / best_idle
     return out
 
 

@@ -92,11 +92,21 @@ class Compared:
         return joules / self.base.energy_j
 
     @property
-    def best_rule(self) -> str:
-        """The one with the least energy among those in time; the performance governor if none."""
+    def rules_in_time(self) -> list[str]:
+        """Controllers that learn nothing and meet the goals; the performance governor if none."""
         rules = [name for name in self.by_name if name not in ("learned", "dqn")]
         good = [name for name in rules if is_in_time(self.by_name[name], self.base)]
-        return min(good or ["performance"], key=lambda name: self.by_name[name].energy_j)
+        return good or ["performance"]
+
+    @property
+    def best_rule(self) -> str:
+        """The one of them that serves with the least energy."""
+        return min(self.rules_in_time, key=lambda name: self.by_name[name].energy_j)
+
+    @property
+    def least_rule_j(self) -> float:
+        """What the one takes that takes least with waiting counted."""
+        return min(self.by_name[name].all_j for name in self.rules_in_time)
 
 
 def is_in_time(own: Totals, base: Totals) -> bool:
