@@ -42,7 +42,7 @@ class Words:
 class Device:
     """Four adapters of 100 bytes, of which two fit."""
 
-    def __init__(self, tmp_path: Path, *, kind: str = "fixed") -> None:
+    def __init__(self, tmp_path: Path, *, kind: str = "fixed", quota: float = 0.0) -> None:
         self.store = FileStore(tmp_path / "store", dict.fromkeys(WORDS, 100))
         for n, name in enumerate(WORDS):
             stored = self.store.stored[name]
@@ -62,7 +62,7 @@ class Device:
             resident=self.cache.is_resident,
             load_ms=lambda m: self.cache.load_ms(m.digest),
         )
-        settings = EpochSettings(kind="fixed", first=8, quota=0.0, hysteresis=0.0)
+        settings = EpochSettings(kind="fixed", first=8, quota=quota, hysteresis=0.0)
         self.polar = PolarManager(
             router=self.router,
             cache=self.cache,
@@ -71,8 +71,10 @@ class Device:
             epochs=EpochController(settings) if kind == "fixed" else None,
         )
 
-    async def ask(self, text: str, *, n: int = 0, agreement: float = -1.0) -> Route:
-        request = Request(id=f"r{n}", prompt=text)
+    async def ask(
+        self, text: str, *, n: int = 0, agreement: float | None = -1.0, model: str = "auto"
+    ) -> Route:
+        request = Request(id=f"r{n}", prompt=text, model=model)
         chosen = self.polar.route(request)
         async with self.polar.lease(chosen) as leased:
             assert len(leased) == len(chosen.shares)
@@ -141,3 +143,57 @@ async def test_without_epochs_nothing_is_preferred(tmp_path: Path) -> None:
     for n in range(20):
         await device.ask("sum", n=n)
     assert device.polar.plan is None and device.polar.counters()["polar_epochs_total"] == 0.0
+
+
+@pytest.mark.parametrize(("agreement", "is_tried"), [(-1.0, True), (None, False)])
+async def test_nothing_is_tried_where_nobody_says_how_good_answers_are(
+    tmp_path: Path, agreement: float | None, is_tried: bool
+) -> None:
+    device = Device(tmp_path, quota=1.0)
+    for n in range(16):
+        await device.ask("sum", n=n, agreement=agreement)
+    assert device.polar.plan is not None and device.polar.plan.epoch == 2
+    assert bool(device.polar.plan.explore) is is_tried
+
+
+async def test_thumbs_after_an_epoch_begin_tries_again(tmp_path: Path) -> None:
+    """What was said in an epoch that is over counts no more."""
+    device = Device(tmp_path, quota=1.0)
+    found = []
+    for n in range(24):
+        await device.ask("sum", n=n, agreement=None)
+        if 8 <= n < 15:
+            assert device.polar.feedback(f"r{n}", thumbs=1)
+        if n % 8 == 7:
+            assert device.polar.plan is not None
+            found.append(bool(device.polar.plan.explore))
+    assert found == [False, True, False]
+
+
+async def test_the_plan_takes_no_more_than_routed_requests_part_of_the_memory(
+    tmp_path: Path,
+) -> None:
+    """One routed request in eight protects nothing from seven that name adapters."""
+    device = Device(tmp_path)
+    for n in range(8):
+        await device.ask("sum", n=n, model="auto" if n == 0 else ("rain", "court")[n % 2])
+    assert device.polar.plan is not None and device.polar.plan.prefer == ()
+    await settled(device.cache)
+    for n in range(8):
+        await device.ask("sum loop"[4 * (n % 2) :][:4].strip(), n=n)
+    assert len(device.polar.plan.prefer) == 2
+
+
+async def test_feedback_on_the_heels_of_an_answer_is_heard(tmp_path: Path) -> None:
+    device = Device(tmp_path)
+    chosen = device.polar.route(Request(id="quick", prompt="sum"))
+    device.polar.learn(
+        Outcome(
+            request_id="quick", tenant="default", route=chosen, topic="sum", wait_ms=1.0,
+            first_token_ms=2.0, total_ms=3.0, completion_tokens=4, agreement=None,
+            agreement_tokens=0,
+        )
+    )  # fmt: skip
+    await device.polar.heard("quick")
+    await device.polar.heard("unknown")
+    assert device.polar.feedback("quick", thumbs=-1)

@@ -55,6 +55,8 @@ def test_the_adapter_seen_least_is_brought_in_and_tried() -> None:
     found = plan(settings, **seen)
     assert found.explore == (("d", 5),)  # 5 of the 0.5 sqrt(100) tries bring it to 8
     assert found.prefer == ("a", "d")
+    assert plan(settings, **seen, told=0.4).explore == (("d", 2),)  # two of five tries teach
+    assert plan(settings, **seen, told=0.0).explore == ()
     seen["samples"] = (9.0, 9.0, 6.5, 9.0)
     assert plan(settings, **seen).explore == (("c", 2),)
     seen["samples"] = (9.0, 9.0, 9.0, 9.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -18,6 +19,14 @@ CHAT = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
 
 
+def _into(heard: list[Feedback]) -> Callable[[Feedback], Awaitable[bool]]:
+    async def hear(said: Feedback) -> bool:
+        heard.append(said)
+        return True
+
+    return hear
+
+
 def client_of(service: Service) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=build_app(service))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8741")
@@ -26,7 +35,7 @@ def client_of(service: Service) -> httpx.AsyncClient:
 async def test_what_was_thought_of_an_answer_reaches_the_router() -> None:
     heard: list[Feedback] = []
 
-    def hear(said: Feedback) -> bool:
+    async def hear(said: Feedback) -> bool:
         heard.append(said)
         return len(heard) == 1
 
@@ -66,7 +75,7 @@ async def test_what_was_thought_of_an_answer_reaches_the_router() -> None:
 )
 async def test_what_is_no_feedback_is_refused(said: dict[str, Any], message: str) -> None:
     heard: list[Feedback] = []
-    async with client_of(service_of(Script(), feedback=heard.append)) as client:
+    async with client_of(service_of(Script(), feedback=_into(heard))) as client:
         answer = await client.post("/v1/feedback", json=said)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
@@ -76,7 +85,7 @@ async def test_what_is_no_feedback_is_refused(said: dict[str, Any], message: str
 @pytest.mark.parametrize("metric", ["NaN", "Infinity", "-Infinity", "1e999"])
 async def test_numbers_that_are_none_are_refused(metric: str) -> None:
     heard: list[Feedback] = []
-    async with client_of(service_of(Script(), feedback=heard.append)) as client:
+    async with client_of(service_of(Script(), feedback=_into(heard))) as client:
         id_ = (await client.post(CHAT, json=ASK)).json()["id"]
         answer = await client.post(
             "/v1/feedback",
@@ -91,7 +100,7 @@ async def test_only_the_tenant_that_got_the_answer_may_judge_it() -> None:
     heard: list[Feedback] = []
     service = service_of(
         Script(),
-        feedback=heard.append,
+        feedback=_into(heard),
         api_key="own-key",
         tenants={"ward": TenantConfig()},
         tenant_keys={"ward": "ward-key"},
@@ -113,7 +122,7 @@ async def test_only_the_tenant_that_got_the_answer_may_judge_it() -> None:
 
 async def test_an_answer_that_never_ended_cannot_be_judged() -> None:
     script = Script(error=RuntimeError("x"), fail_at=2)
-    async with client_of(service_of(script, feedback=lambda _: True)) as client:
+    async with client_of(service_of(script, feedback=_into([]))) as client:
         reply = await client.post(CHAT, json=ASK | {"stream": True})
         said = {"request_id": reply.headers["x-request-id"], "thumbs": 1}
         assert (await client.post("/v1/feedback", json=said)).status_code == 404

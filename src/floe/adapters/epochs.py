@@ -7,6 +7,7 @@ is carried out off the serving thread (`AdapterCache.prefer`, `Router.explore`).
 Doubling needs only log2(T) changes in T requests; `longest` bounds an epoch, so that drift is
 followed. With `quota` above 0, an epoch of length L asks for about sqrt(L) * quota tries in all, of
 the adapters seen least, those below `enough` observations; one of them at a time is brought in.
+Where nobody says how good answers are, nothing is tried.
 """
 
 from __future__ import annotations
@@ -83,13 +84,15 @@ class EpochController:
         samples: Sequence[float],
         budget_bytes: int,
         current: Collection[str],
+        told: float = 1.0,
     ) -> Plan:
         """The set for the epoch that begins.
 
         `utilities` (T, K) over the base's and `costs` (K,) of a load are in one unit; `samples`
-        say how much is known of each; `current` is what is in memory.
+        say how much is known of each; `current` is what is in memory. `told`: of how many of the
+        last answers, 0 to 1, anybody said how good they were; of the others a try learns nothing.
         """
-        explore = self._explore(digests, samples, n_bytes, budget_bytes)
+        explore = self._explore(digests, samples, n_bytes, budget_bytes, told)
         tried = [digests.index(d) for d, _ in explore]
         tried_bytes = sum(n_bytes[k] for k in tried)
         now = frozenset(k for k, d in enumerate(digests) if d in current)
@@ -118,10 +121,11 @@ class EpochController:
         samples: Sequence[float],
         n_bytes: Sequence[int],
         budget_bytes: int,
+        told: float,
     ) -> tuple[tuple[str, int], ...]:
         """The one adapter seen least that takes at most half of the budget, and its tries."""
         s = self._settings
-        pulls = round(s.quota * math.sqrt(self.length))
+        pulls = round(s.quota * math.sqrt(self.length) * told)
         little = [
             k
             for k, seen in enumerate(samples)

@@ -153,6 +153,12 @@ class Router:
         candidates = self._candidates(self._embedding)
         return self._learner.outlook(candidates.digests, candidates.centroids)
 
+    @property
+    def rewards(self) -> int:
+        """Answers since the start of which something said how good they were."""
+        count = self._learner.count if self._learner is not None else Counter[str]()
+        return count["agreement"] + count["feedback"]
+
     def explore(self, pulls: Mapping[str, int]) -> None:
         """Adapters that should be tried so many times each, where they are near and in memory."""
         self._to_try = {digest: n for digest, n in pulls.items() if n > 0}
@@ -167,7 +173,7 @@ class Router:
             "router_mixed_share": count["mixed"] / asked,
             "router_moved_total": count["moved"],
             "router_tried_total": count["tried"],
-            "router_learned_total": learned["agreement"] + learned["feedback"],
+            "router_learned_total": self.rewards,
             "router_without_reward_total": learned["without_reward"],
             "router_save_failures_total": learned["save_failures"],
         }

@@ -84,7 +84,7 @@ def feedback_route(service: Service, answered: Answered) -> Route:
         if service.feedback is None:
             raise Missing("this server learns nothing from feedback")
         answered.check(said.request_id, said.tenant)
-        learned = service.feedback(said)
+        learned = await service.feedback(said)
         reply = {"object": "feedback", "request_id": said.request_id, "learned": learned}
         return Response(encode(reply), media_type="application/json")
 

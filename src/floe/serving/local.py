@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from itertools import accumulate
 
 from floe import __version__
@@ -25,7 +26,7 @@ from floe.power.build import Power
 from floe.routing.router import AUTO
 from floe.serving.adapter_admin import StoreAdmin
 from floe.serving.hot_answers import HotAnswers, Judges
-from floe.serving.service import Embedder, Figure, ModelRecord, Service, Spread
+from floe.serving.service import Embedder, Feedback, Figure, ModelRecord, Service, Spread
 from floe.serving.usage_log import USAGE, UsageLog
 
 log = logging.getLogger("floe.serving")
@@ -77,10 +78,14 @@ def service_of(edge: Edge, secrets: Secrets) -> Service:
             pinned=edge.config.adapters.pinned,
             gone=edge.router.forget,
         ),
-        feedback=lambda said: edge.router.feedback(
-            said.request_id, thumbs=said.thumbs, metric=said.metric
-        ),
+        feedback=partial(_feedback, edge),
     )
+
+
+async def _feedback(edge: Edge, said: Feedback) -> bool:
+    """Tell the router what was said of an answer, also of one that has only just ended."""
+    await edge.polar.heard(said.request_id)
+    return edge.polar.feedback(said.request_id, thumbs=said.thumbs, metric=said.metric)
 
 
 def warn_if_cut(wanted_tokens: int, given_tokens: int) -> None:

@@ -152,7 +152,7 @@ class Service:
     start: Callable[[], Awaitable[None]] = nothing_to_start
     notes: Callable[[], Sequence[str]] = tuple
     admin: AdapterAdmin | None = None
-    feedback: Callable[[Feedback], bool] | None = None
+    feedback: Callable[[Feedback], Awaitable[bool]] | None = None
 
     def may_use(self, tenant: str, adapter: str) -> bool:
         """Whether a tenant may use the adapter of that name."""
