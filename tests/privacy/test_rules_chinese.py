@@ -230,3 +230,31 @@ def test_chinese_numbers_and_accounts(entity: str, text: str, values: list[str])
 @pytest.mark.parametrize("text", NOTHING)
 def test_what_looks_alike_is_nothing(text: str) -> None:
     assert found(text) == []
+
+
+IN_ROWS = [
+    ("PHONE_NUMBER", "张伟,45,13812345678,1", "13812345678"),
+    ("PHONE_NUMBER", "id,phone\n7,13812345678", "13812345678"),
+    ("PHONE_NUMBER", "Bob,13812345678,45", "13812345678"),
+    ("PHONE_NUMBER", "45,415-555-2671,2", "415-555-2671"),
+    ("PHONE_NUMBER", "x,415-555-2671,45", "415-555-2671"),
+    ("PHONE_NUMBER", "45,+4915123456789,3", "+4915123456789"),
+    ("PHONE_NUMBER", "45,010-62345678,3", "010-62345678"),
+    ("PHONE_NUMBER", "李,(021)62491234,3", "(021)62491234"),
+    ("US_SSN", "45,219-09-9999,3", "219-09-9999"),
+    ("CREDIT_CARD", "45,4111-1111-1111-1111,3", "4111-1111-1111-1111"),
+    ("DATE_OF_BIRTH", "45,dob 3 apr 81,x", "3 apr 81"),
+]
+
+
+@pytest.mark.parametrize(("entity", "text", "value"), IN_ROWS)
+def test_a_value_between_figures_in_a_row(entity: str, text: str, value: str) -> None:
+    assert (entity, value) in found(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["5,15032385536,7\n6,15032385536,8", "1,234,567 and 12,345,678,901", "1,234-56-7890.5 x"],
+)
+def test_rows_of_figures_are_nothing(text: str) -> None:
+    assert found(text) == []

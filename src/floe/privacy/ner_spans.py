@@ -2,8 +2,8 @@
 
 A city alone points at nobody ("the capital of France"), so it scores low; with another part of an
 address it counts in full. So do names, except those of organisations ("Ellis Group") and given
-names in word problems ("Natalia sold 48 clips. How many ...?"), unless something introduces a
-person ("my name is", "patient", "Dr.").
+names in word problems ("Natalia sold 48 clips. How many ...?") and those of the famous dead, unless
+something introduces a person ("my name is", "patient", "Dr.").
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
+from floe.privacy.ner_famous import is_famous
 from floe.privacy.ner_names import (
     Labelled,
     has_capitals,
@@ -193,7 +194,7 @@ def _is_person(text: str, group: Sequence[Piece]) -> bool:
     start, end = group[0].start, group[-1].end
     if _INTRODUCED.search(text[max(0, start - _INTRODUCTION_CHARS) : start]):
         return True
-    if is_organisation(text, start, end):
+    if is_organisation(text, start, end) or is_famous(text, start, end):
         return False
     name = text[start:end]
     if _FULL_NAME.fullmatch(name) and all(w[0].isupper() for w in name.split()):

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from floe.privacy.base import Span
-from floe.privacy.rules.base import near, words
+from floe.privacy.rules.base import digits_of, near, words
 from floe.privacy.rules.hints import Cues, Needs
 
 _RUN = re.compile(r"[0-9](?<![0-9A-Za-z].)(?<![0-9][.,].)(?:[ -]?[0-9]){11,120}(?![0-9A-Za-z])")
-# A field of a table behind a number: "7,4111111111111111". One bare run; "0,4111..." is a fraction.
-_FIELD = re.compile(r"(?<=[0-9],)(?<![^0-9]0,)(?<!^0,)[0-9]{13,19}(?![0-9A-Za-z.])")
+# A field of a table behind a number: "7,4111111111111111". "0,4111..." is a fraction.
+_FIELD = re.compile(
+    r"(?<=[0-9],)(?<![^0-9]0,)(?<!^0,)"
+    r"(?:[0-9]{13,19}|[0-9]{4}([ -])[0-9]{4}(?:\1[0-9]{4}){2})(?![0-9A-Za-z.])"
+)
 _GROUP = re.compile(r"[0-9]+")
 _SHAPES = re.compile(r"(?:4 4 4 4(?: [1-4])?|4 4 4 [1-4]|4 6 [45]|4 4 5|1(?: 1){11,18}|\d\d)")
 _ISSUERS = (
@@ -79,7 +82,7 @@ class CreditCardRule:
                     after = span.end
                     yield span
         for field in _FIELD.finditer(text):
-            if is_card(field[0]):
+            if is_card(digits_of(field[0])):
                 yield self._span(*field.span(), 0.9)
 
     def _longest(self, text: str, groups: list[tuple[int, int]]) -> Span | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from floe.core.errors import Missing
 from floe.privacy.base import Span
@@ -32,6 +33,14 @@ _CANDIDATE = re.compile(
     r"(?:(?:[ .\-/]{1,2}\(?|\) ?[-./]?|\()[0-9]{1,9}){0,7}"
     r"(?:,? ?(?:x|ext\.?|分机) ?[0-9]{1,6})?(?![0-9A-Za-z]|[-.,:/_][0-9]|%)"
 )
+# The same in a row of a table, where a figure stands on the other side of the comma.
+_IN_ROW = re.compile(
+    r"(?<![0-9A-Za-z.:/_+-])"
+    r"(?:1[3-9][0-9]{9}|\+[0-9]{9,15}|0[0-9]{2,4}[- ][0-9]{7,8}|\(0[0-9]{2,3}\) ?[0-9]{7,8}"
+    r"|(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[-. ])[2-9][0-9]{2}[-. ][0-9]{4})"
+    r"(?![0-9A-Za-z%/_:-]|\.[0-9])"
+)
+_FIGURES = re.compile(r"[0-9.,;\s-]*")
 _CONTEXT = words(
     "phone", "telephone", "tel", "tele", "call", "calls", "called", "calling", "mobile", "cell",
     "cellphone", "fax", "whatsapp", "sms", "text me", "text him", "text her", "dial", "contact",
@@ -43,7 +52,7 @@ _CONTEXT = words(
     "手機", "携帯",
 )  # fmt: skip
 _US = re.compile(r"(?:1[-. ])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[-. ])[2-9][0-9]{2}[-. ][0-9]{4}")
-_TRUNK = re.compile(r"\(?0[1-9][0-9]{0,4}\)?[ ./-]{1,2}[0-9].*")
+_TRUNK = re.compile(r"(?:\(0[1-9][0-9]{0,4}\)|\(?0[1-9][0-9]{0,4}\)?[ ./-]{1,2})[0-9].*")
 _CN_MOBILE = re.compile(r"1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}")
 # Chinese company hotlines, which belong to nobody (no US area code is 400).
 _SERVICE = re.compile(r"400[ -]?[0-9]{3,4}[ -]?[0-9]{3,4}")
@@ -74,9 +83,12 @@ class PhoneRule:
 
     def find(self, text: str) -> Iterator[Span]:
         """Spans in the normalised text."""
-        for match in _CANDIDATE.finditer(text):
+        rows = _IN_ROW.finditer(text) if "," in text else ()
+        for match in chain(_CANDIDATE.finditer(text), rows):
             value = match[0]
             digits = digits_of(_EXTENSION.sub("", value))
+            if match.re is _IN_ROW and value.isdigit() and _is_figures(text, match):
+                continue
             if _SERVICE.fullmatch(value):
                 continue
             if not _MIN_DIGITS <= len(digits) <= _MAX_DIGITS or _DATE.fullmatch(value):
@@ -90,6 +102,14 @@ class PhoneRule:
                     score=score,
                     recogniser=self.name,
                 )
+
+
+def _is_figures(text: str, match: re.Match[str]) -> bool:
+    """Whether a bare number stands in a row of nothing but figures, with no word for a phone."""
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    row = _FIGURES.fullmatch(text, start, end if end >= 0 else len(text))
+    return row is not None and not near(text, match.start(), match.end(), _CONTEXT)
 
 
 def _score(value: str, digits: str, text: str, match: re.Match[str]) -> float:

@@ -23,7 +23,11 @@ DASHED = PatternRule(
     name="us_ssn",
     needs=Needs(digits=9),
     entity="US_SSN",
-    pattern=re.compile(rf"{FIRST}[0-9]{{2}}-[0-9]{{2}}-[0-9]{{4}}{RIGHT}"),
+    pattern=re.compile(
+        # A comma may be that of a table's row.
+        r"[0-9](?<![0-9A-Za-z].)(?<![0-9][-.].)[0-9]{2}-[0-9]{2}-[0-9]{4}"
+        r"(?![0-9A-Za-z])(?![-.][0-9])"
+    ),
     score=0.7,
     check=is_possible,
     context=_CONTEXT,
