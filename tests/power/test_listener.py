@@ -30,8 +30,8 @@ from floe.power.build import MODES, controller_for, open_power, own_policy
 from floe.power.controllers.learned import Learned
 from floe.power.hold import holder
 from floe.power.knobs.simulated import NoKnobs, SimulatedKnobs
-from floe.power.length import LengthModel
-from floe.power.listener import MOST_ITEMS, Lengths, Listener, Sensors
+from floe.power.length import shipped_length_model
+from floe.power.listener import MOST_DISTRIBUTIONS, MOST_ITEMS, Lengths, Listener, Sensors
 from floe.power.meters.meter import RailMeter
 from floe.power.meters.thermal import temperatures, thermal_sensors
 from floe.power.pilot import Active, Pilot
@@ -249,6 +249,16 @@ def test_nobody_is_held_up_by_a_thread_that_is_behind() -> None:
         assert w.figures()["power_requests_total measured"] == 2
 
 
+def test_distributions_do_not_pile_up() -> None:
+    lengths = Lengths(model=shipped_length_model(), eos_ids=(1,))
+    with world(controller="performance", lengths=lengths, start=False) as w:
+        one = w.begin()
+        for _ in range(100):
+            one.log_probs(np.zeros(4))
+        assert w.listener._queue.qsize() == MOST_DISTRIBUTIONS
+        assert w.listener.dropped == 100 - (MOST_DISTRIBUTIONS - 1)
+
+
 def test_what_fails_is_counted_and_serving_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with world() as w:
         w.meter.broken = True
@@ -405,11 +415,7 @@ def test_modes_trade_speed_for_energy() -> None:
 
 
 def test_the_length_is_guessed_from_the_distributions() -> None:
-    model = LengthModel(
-        long_F=np.zeros(106), left_F=np.zeros(106), mae_tokens=1.0, constant_mae_tokens=2.0,
-        log_spread=0.5,
-    )
-    lengths = Lengths(model=model, eos_ids=(1, 2))
+    lengths = Lengths(model=shipped_length_model(), eos_ids=(1, 2))
     with world(controller="performance", lengths=lengths) as w:
         one = w.begin(sampling=Sampling(max_tokens=50))
         probs_V = np.array([0.5, 0.25, 0.125, 0.125, 0.0])

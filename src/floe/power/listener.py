@@ -30,6 +30,8 @@ from floe.power.sparing import Sparing
 
 _log = logging.getLogger(__name__)
 MOST_ITEMS = 4096
+MOST_DISTRIBUTIONS = 64
+"""A distribution is V floats, up to a megabyte: so many items may lie before it."""
 _LEAST = -80.0
 REFRESH_S = 1.0
 """How often sensors are read while nothing happens."""
@@ -131,9 +133,14 @@ class Listener:
         self._queue.put(_Said("begun", one, self._clock_s()))
         return _Heard(self, one)
 
-    def inform(self, what: str, who: Active, value: Any = None) -> None:
-        """Something about an answer that may be lost."""
-        self._inform(_Said(what, who, self._clock_s(), value))
+    def drawn(self, who: Active) -> None:
+        """Another token of an answer."""
+        self._inform(_Said("drawn", who, self._clock_s()))
+
+    def distribution(self, who: Active, log_probs_V: Any) -> None:
+        """What the next token of an answer is drawn from."""
+        said = _Said("distribution", who, self._clock_s(), log_probs_V)
+        self._inform(said, most=MOST_DISTRIBUTIONS)
 
     def end(self, who: Active) -> None:
         """An answer is over."""
@@ -170,8 +177,8 @@ class Listener:
             self._thread.join()
             self._thread = None
 
-    def _inform(self, said: _Said) -> None:
-        if self._queue.qsize() >= MOST_ITEMS:
+    def _inform(self, said: _Said, *, most: int = MOST_ITEMS) -> None:
+        if self._queue.qsize() >= most:
             self.dropped += 1
         else:
             self._queue.put(said)
@@ -350,11 +357,11 @@ class _Heard:
     def log_probs(self, log_probs_V: Any) -> None:
         """A distribution, for the guess of how long the answer gets."""
         if self._one.predictor is not None:
-            self._listener.inform("distribution", self._one, log_probs_V)
+            self._listener.distribution(self._one, log_probs_V)
 
     def drawn(self) -> None:
         """Another token."""
-        self._listener.inform("drawn", self._one)
+        self._listener.drawn(self._one)
 
     def ended(self) -> None:
         """The end, once."""
