@@ -137,3 +137,31 @@ def test_explain_and_adapters(models_home: Path) -> None:
 def test_a_port_that_is_none_is_refused_in_one_line(home: Path) -> None:
     done = floe(home, "cloud", "--model", "none", "--port", "70000")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_explain_knows_what_the_router_has_learned(models_home: Path) -> None:
+    text = "What is 6 times 7?"  # the router's choice is maths as long as nothing is learned
+    script = f"""
+import asyncio
+from floe.answer import answer
+from floe.assemble import edge
+from floe.core.config import Config, ModelConfig, Secrets, home
+from floe.core.request import Request, Sampling
+
+async def down(parts):
+    for n in range(12):
+        request = Request(id=str(n), prompt={text!r}, model="maths", sampling=Sampling(max_tokens=1))
+        async for _ in answer(request, parts.parts):
+            pass
+        await parts.polar.settled()
+        assert parts.polar.feedback(str(n), thumbs=-1)
+
+with edge(Config(model=ModelConfig(threads=1)), Secrets(), home=home()) as parts:
+    asyncio.run(down(parts))
+"""
+    env = {**os.environ, "FLOE_HOME": str(models_home)}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True, cwd=models_home)
+    after = json.loads(floe(models_home, "explain", text, "--json").stdout)
+    assert "nearest adapter maths" in after["route"]["reason"]
+    assert "maths learned -" in after["route"]["reason"]
+    assert all(adapter["id"] != "maths" for adapter in after["adapters"])

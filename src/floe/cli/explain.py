@@ -19,6 +19,8 @@ def explain(
 ) -> None:
     """Print verdict, private spans, adapter shares and whether the cloud would be asked.
 
+    What the router learned here counts; what a server has in memory does not.
+
     Example: floe explain "My IBAN is DE89 3704 0044 0532 0130 00"
     """
     from floe.assemble import open_embedding, open_engine, open_gate, open_router, open_store
@@ -35,7 +37,7 @@ def explain(
         try:
             embedding = open_embedding(home=folder, progress=progress)
             store = open_store(settings, engine, home=folder)
-            route = open_router(settings, engine, store, embedding).choose(request)
+            route = open_router(settings, engine, store, embedding, home=folder).choose(request)
         finally:
             engine.close()
     asked = verdict.action != "local" and settings.cloud.kind != "none"
