@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cache_toys import FileStore, Handle, Memory, Slow, route, slow_cache
+from cache_toys import FileMix, FileStore, Handle, Memory, Slow, route, slow_cache
 
 from floe.adapters.cache import AdapterCache
+from floe.adapters.mix import mix_digest
 from floe.adapters.recency import Recency
+from floe.adapters.shares import mix_key
 from floe.core.config import TenantConfig
 from floe.testing.virtual_time import run_virtual
 
@@ -34,6 +36,13 @@ class Oracle(Recency):
     def likely(self, *, at_s: float, limit: int) -> Sequence[tuple[str, float]]:
         best = sorted(self.chances.items(), key=lambda item: -item[1])
         return [(f"d-{n}", p) for n, p in best][:limit]
+
+
+class Digests(Oracle):
+    """Chances by digest."""
+
+    def likely(self, *, at_s: float, limit: int) -> Sequence[tuple[str, float]]:
+        return list(self.chances.items())[:limit]
 
 
 @pytest.fixture
@@ -150,6 +159,33 @@ def test_predicted_adapters_fill_a_quarter_of_the_budget_until_they_are_used(
         await use(kept, "a")
         await asyncio.sleep(5)
         assert resident(kept) == "abch" and kept.counters().prefetches == 3
+
+    run_virtual(main())
+
+
+def test_mixes_are_not_predicted_and_what_is_gone_is_no_failure_then(
+    store: FileStore, tmp_path: Path
+) -> None:
+    """The policy knows mixes by their identity, which no store has."""
+    mixed = route("a", "b")
+    key = mix_digest(mix_key(mixed.shares))
+    policy = Digests({key: 0.9, "d-gone": 0.8, "d-c": 0.7})
+    store.broken.add("gone")
+    kept = slow_cache(
+        store, Memory(), 100_000, Slow(100), policy=policy, mix=FileMix(tmp_path / "mixes", 200)
+    )
+    looked: list[str] = []
+    find = store.find
+    store.find = lambda name, digest: (looked.append(digest), find(name, digest))[1]  # type: ignore[method-assign]
+
+    async def main() -> None:
+        async with kept.lease(mixed, expected_tokens=10_000) as leased:
+            assert len(leased) == 1
+        await kept.forget("d-a")  # and every mix of it
+        await asyncio.sleep(3)
+        assert resident(kept) == "c"
+        assert key not in looked and "d-gone" in looked
+        assert kept.counters().failures == 0
 
     run_virtual(main())
 

@@ -272,6 +272,8 @@ class Admission(Generic[H]):
             self._figures.count["dropped"] += 1
             return
         self._figures.count["failures"] += 1
+        said = error.message if isinstance(error, FloeError) else type(error).__name__
+        log.warning("adapter cache: %r was not loaded: %s", slot.name, said)
         if slot.ahead:
             self._foresight.skip(slot.key, until_s=self._now_s() + BROKEN_S)
             self._unused(slot)

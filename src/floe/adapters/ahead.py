@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Generic
 
 from floe.adapters.admission import BROKEN_S, Admission
 from floe.adapters.figures import Figures
+from floe.adapters.lookup import Lookup
 from floe.adapters.prefetch import AHEAD_SHARE, AT_MOST, Candidate, Foresight
 from floe.adapters.recency import GuardedPolicy
 from floe.adapters.slots import H, Slot
 from floe.adapters.table import Table
 from floe.core.errors import FloeError
-from floe.core.route import Share
 
 NOBODY = ""
 """The tenant of what nobody asked for: it evicts nothing that is guaranteed to anyone."""
@@ -34,13 +34,12 @@ class LookAhead(Generic[H]):
         policy: GuardedPolicy,
         figures: Figures,
         foresight: Foresight,
-        fresh: Callable[[Share], Awaitable[Slot[H]]],
+        lookup: Lookup[H],
         is_idle: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
-        """`fresh` looks an adapter up; raises FloeError."""
         self._table, self._policy, self._figures = table, policy, figures
-        self._foresight, self._fresh, self._now_s = foresight, fresh, now_s
+        self._foresight, self._lookup, self._now_s = foresight, lookup, now_s
         self._is_idle = is_idle
         self._seeking: Candidate | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +52,7 @@ class LookAhead(Generic[H]):
         now_s = self._now_s()
         candidates = self._foresight.candidates(
             is_here=lambda digest: digest in self._table.slots,
-            likely=lambda limit: self._policy.likely(at_s=now_s, limit=limit),
+            likely=self._likely,
             at_s=now_s,
         )
         found = next(candidates, None)
@@ -65,6 +64,11 @@ class LookAhead(Generic[H]):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_AGAIN_S, self._again, admission)
 
+    def _likely(self, limit: int) -> list[tuple[str, float]]:
+        """What the policy thinks likely, without mixes: they are composed when asked for."""
+        found = self._policy.likely(at_s=self._now_s(), limit=limit)
+        return [(key, chance) for key, chance in found if not self._lookup.is_mix(key)]
+
     def _again(self, admission: Admission[H]) -> None:
         self._timer = None
         admission.pump()
@@ -72,7 +76,9 @@ class LookAhead(Generic[H]):
     async def _seek(self, candidate: Candidate, admission: Admission[H]) -> None:
         digest = candidate.share.digest
         try:
-            slot = await self._fresh(candidate.share)
+            slot = await self._lookup.single(
+                candidate.share, is_counted=candidate.kind != "predicted"
+            )
             if self._is_timely(slot, candidate):
                 victims = self._room(slot, candidate)
                 if victims is not None:

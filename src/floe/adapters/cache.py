@@ -96,7 +96,7 @@ class AdapterCache(Generic[H]):
             policy=self._policy,
             figures=self._figures,
             foresight=self._foresight,
-            fresh=self._lookup.single,
+            lookup=self._lookup,
             is_idle=self._is_idle,
             now_s=self._now_s,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,6 +19,7 @@ from floe.core.errors import BadAdapter
 from floe.core.route import Share
 
 _MIX_SLACK_BYTES = 1 << 16
+_MOST_MIXES = 4_096
 
 
 class Lookup(Generic[H]):
@@ -26,9 +28,16 @@ class Lookup(Generic[H]):
     def __init__(self, *, tiers: Tiers, table: Table[H], figures: Figures, run: Run) -> None:
         self._tiers, self._table, self._figures, self._run = tiers, table, figures, run
         self._staging = Staging(fetch=tiers.fetch, run=run)
+        self._mixes: OrderedDict[str, None] = OrderedDict()
 
-    async def single(self, share: Share) -> Slot[H]:
+    def is_mix(self, key: str) -> bool:
+        """Whether this is the identity of several adapters composed into one."""
+        return key in self._mixes
+
+    async def single(self, share: Share, *, is_counted: bool = True) -> Slot[H]:
         """A slot for the share; a remote adapter is fetched first.
+
+        With `is_counted` one that cannot be had is a failure of the cache's figures.
 
         Raises:
             BadAdapter: it is gone, changed, or cannot be fetched.
@@ -44,7 +53,7 @@ class Lookup(Generic[H]):
                 if self._tiers.where(share.digest) == "remote" and size <= self._limit:
                     await self._fetch(share.digest, size)
             except BadAdapter:
-                self._figures.count["failures"] += 1
+                self._figures.count["failures"] += is_counted
                 raise
             stamp, name = Stamp.of(stored.gguf), share.name or stored.manifest.name
 
@@ -65,9 +74,13 @@ class Lookup(Generic[H]):
     def mixed(self, mix: Mix, wanted: Sequence[Slot[H]], key: MixKey) -> Slot[H]:
         """A slot for several as one."""
         size = sum(slot.n_bytes for slot in wanted) + _MIX_SLACK_BYTES
-        self._figures.seen(mix_digest(key), size)
+        digest = mix_digest(key)
+        self._figures.seen(digest, size)
+        self._mixes[digest] = None
+        while len(self._mixes) > _MOST_MIXES:
+            self._mixes.popitem(last=False)
         return Slot(
-            key=mix_digest(key),
+            key=digest,
             name=" + ".join(slot.name for slot in wanted),
             n_bytes=size,
             parts=frozenset(digest for digest, _ in key),
