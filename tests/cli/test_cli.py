@@ -150,7 +150,8 @@ from floe.core.request import Request, Sampling
 
 async def down(parts):
     for n in range(12):
-        request = Request(id=str(n), prompt={text!r}, model="maths", sampling=Sampling(max_tokens=1))
+        short = Sampling(max_tokens=1)
+        request = Request(id=str(n), prompt={text!r}, model="maths", sampling=short)
         async for _ in answer(request, parts.parts):
             pass
         await parts.polar.settled()
