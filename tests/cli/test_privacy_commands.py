@@ -87,6 +87,15 @@ def test_scan_ends_with_0_when_nothing_is_private_or_all_is_allowed() -> None:
     )
 
 
+@pytest.mark.parametrize("command", [("scan", "-"), ("explain", "-"), ("policy",)])
+def test_a_tenant_that_nobody_configured_is_named(command: tuple[str, ...]) -> None:
+    Path("floe.toml").write_text(BALANCED)
+    said = 'no tenant "pres" is configured: judged by the strictest policy'
+    assert said in run(*command, "--tenant", "pres", stdin="hello").stderr
+    assert "no tenant" not in run(*command, "--tenant", "press", stdin="hello").stderr
+    assert "no tenant" not in run(*command, stdin="hello").stderr
+
+
 def test_scan_says_what_cannot_be_read() -> None:
     error = failure("scan", "gone.txt")
     assert isinstance(error, NotFound)

@@ -11,7 +11,7 @@ import typer
 
 from floe.cli.chat import visible
 from floe.cli.common import ConfigOption, JsonOption, read_config
-from floe.cli.privacy_scan import TenantOption
+from floe.cli.privacy_scan import TenantOption, tell_unknown
 
 if TYPE_CHECKING:
     from floe.core.request import Request
@@ -36,7 +36,9 @@ def explain(
     from floe.privacy.explain import explain as findings_of
 
     request = Request(id="explain", prompt=sys.stdin.read() if text == "-" else text)
-    gate = open_gate(read_config(config), home=home())
+    settings = read_config(config)
+    tell_unknown(settings, tenant)
+    gate = open_gate(settings, home=home())
     policy = gate.policy(tenant)
     verdict = gate.inspect(request.texts(), tenant=tenant)
     rows = [
@@ -67,7 +69,9 @@ def policy(
     from floe.core.config import home
     from floe.privacy.policy import ENTITIES
 
-    found = open_gate(read_config(config), home=home()).policy(tenant)
+    settings = read_config(config)
+    tell_unknown(settings, tenant)
+    found = open_gate(settings, home=home()).policy(tenant)
     rows = {
         entity: {"action": found.treatment(entity), "least_score": found.least_score(entity)}
         for entity in sorted(ENTITIES)

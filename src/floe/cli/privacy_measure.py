@@ -10,7 +10,7 @@ import typer
 
 from floe.cli.common import ConfigOption, JsonOption, read_config, say
 from floe.cli.privacy_input import bar, lines, opened, texts
-from floe.cli.privacy_scan import TenantOption
+from floe.cli.privacy_scan import TenantOption, tell_unknown
 
 if TYPE_CHECKING:
     from floe.privacy.measure import Measured
@@ -39,7 +39,9 @@ def test(
     from floe.privacy.labelled import read_labelled
     from floe.privacy.measure import Measure
 
-    gate = open_gate(read_config(config), home=home())
+    settings = read_config(config)
+    tell_unknown(settings, tenant)
+    gate = open_gate(settings, home=home())
     measure = Measure(policy=gate.policy(tenant))
     with opened(file) as (source, size), bar(file, size) as shown:
         for labelled in read_labelled(lines(texts(source, shown))):

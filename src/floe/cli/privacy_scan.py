@@ -14,11 +14,20 @@ from floe.cli.common import ConfigOption, read_config, say
 from floe.cli.privacy_input import bar, opened, texts
 
 if TYPE_CHECKING:
+    from floe.core.config import Config
     from floe.privacy.scan import Place
 
 FOUND = 1
 TenantOption = Annotated[str, typer.Option("--tenant", help="Judge as for this tenant.")]
 ShowOption = Annotated[bool, typer.Option("--show", help="Print the private text itself.")]
+
+
+def tell_unknown(settings: Config, tenant: str) -> None:
+    """Say it when nobody configured the tenant: it may be misspelt."""
+    from floe.core.config import DEFAULT
+
+    if tenant != DEFAULT and tenant not in settings.tenants:
+        say(f'no tenant "{tenant}" is configured: judged by the strictest policy')
 
 
 def scan(
@@ -39,7 +48,9 @@ def scan(
     from floe.core.config import home
     from floe.privacy.scan import scan as places_in
 
-    gate = open_gate(read_config(config), home=home())
+    settings = read_config(config)
+    tell_unknown(settings, tenant)
+    gate = open_gate(settings, home=home())
     counts: Counter[str] = Counter()
     with opened(file) as (source, size), bar(file, size) as shown:
         for place in places_in(texts(source, shown), gate.spans, gate.policy(tenant)):

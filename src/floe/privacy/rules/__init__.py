@@ -120,6 +120,8 @@ ALL: tuple[Rule, ...] = (
     cn_accounts.SAID,
     cn_accounts.BARE,
     cn_accounts.GENERIC,
+    cn_accounts.LOOSE,
+    cn_accounts.BEHIND,
     cn_accounts.ADDED,
     coordinates.PAIR,
     coordinates.LABELLED,

@@ -32,7 +32,7 @@ _HAN = r"[\u4e00-\u9fff]"
 _NICK = rf"(?={_HAN}{{1,20}}[0-9A-Za-z_]|[A-Za-z_]{{1,20}}{_HAN})[\u4e00-\u9fffA-Za-z0-9_-]{{3,24}}"
 _FIELD = re.compile(
     r"(?:user|login|account|pass|nick)[_-]?(?:name|id|word)?|string|number|undefined|example|default"
-    r"|required|optional|telegram|whatsapp|(?:19|20)[0-9]{2}(?:[-_]?[0-9]{2}){1,2}",
+    r"|required|optional|sha-?[0-9]{2,4}|base-?64|utf-?(?:8|16)|oauth2|telegram|whatsapp|(?:19|20)[0-9]{2}(?:[-_]?[0-9]{2}){1,2}",
     re.IGNORECASE,
 )
 
@@ -72,6 +72,30 @@ GENERIC = PatternRule(
     score=0.7,
     check=is_account,
     needs=Needs(han=True, cues=any_of("名", "号", "號", "户", "戶", "称", "稱")),
+)
+LOOSE = PatternRule(
+    name="cn_account_bare",
+    entity="USER_NAME",
+    pattern=re.compile(
+        rf"(?:用[户戶]名|登[录錄陆](?:名|[账帐賬帳][号號])|[账帐賬帳][号號]名?|网名|[昵暱][称稱])\s{{0,2}}"
+        rf"(?P<value>(?=[A-Za-z-]{{1,31}}(?:[0-9]{{2}}|_))[A-Za-z0-9_-]{{5,32}}){_ENDS}",
+        re.I,
+    ),
+    score=0.7,
+    check=is_account,
+    needs=Needs(han=True, cues=any_of("名", "号", "號", "称", "稱")),
+)
+BEHIND = PatternRule(
+    name="cn_account_behind",
+    entity="USER_NAME",
+    pattern=re.compile(
+        rf"(?<![0-9A-Za-z_@./-])(?P<value>{_CODE})\s?就?是(?:我|他|她|我们|本人)的?"
+        rf"(?:{_SERVICES}|QQ|[账帐賬帳][号號]|用户名)",
+        re.I,
+    ),
+    score=0.7,
+    check=is_account,
+    needs=Needs(han=True, cues=any_of("是")),
 )
 ADDED = PatternRule(
     name="cn_account_added",
