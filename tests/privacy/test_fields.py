@@ -43,7 +43,7 @@ def filled(hint: Any) -> Any:
         return (filled(arguments[0]), filled(arguments[0]))
     if origin is typing.Literal:
         return "user" if "user" in arguments else arguments[0]
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {marker(): filled(arguments[1])}
     if arguments:  # X | None
         return filled(next(a for a in arguments if a is not type(None)))
