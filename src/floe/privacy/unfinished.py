@@ -48,7 +48,13 @@ def _of(pattern: str, holds: Callable[[str], bool] = _always, *, flags: int = 0)
 
 _BEGINNINGS = (
     _of(r"(?<![0-9A-Za-z.])(?P<value>[+(]{0,2}[0-9][0-9 ().\-/]{0,60})\Z", _long_number),
-    _of(r"(?<![0-9A-Za-z])(?P<value>[A-Z]{2}[0-9]{2}[A-Z0-9 ]{2,40})\Z"),
+    # Cut by line ends or signs, as `joining` puts it together.
+    _of(
+        r"(?<![0-9A-Za-z.])(?P<value>[0-9]{3,8}(?:[ \r]?[\n_|/*][ ]?[0-9]{1,8}){1,6}"
+        r"[ \n_|/*]{0,2})\Z",
+        _long_number,
+    ),
+    _of(r"(?<![0-9A-Za-z])(?P<value>[A-Z]{2}[0-9]{2}[A-Z0-9 .\n]{2,40})\Z"),
     _of(r"(?<![0-9A-Za-z+/_=-])(?P<value>[0-9A-Za-z+/_=-]{6,200})\Z", _mixed),
     _of(r"(?<!\S)(?P<value>[^\s@]{1,100}@\S{0,100})\Z"),
     _of(
