@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from floe.adapters.policies import BASELINES, POLICIES, Static, make_policy
 from floe.adapters.policies.learned import Learned
-from floe.adapters.policies.predictor import Predictor
+from floe.adapters.policies.predictor import Predictor, Prior
+from floe.adapters.policies.value import cheapest
 from floe.adapters.policy import Use
 from floe.core.errors import BadConfig
 from floe.testing import policy_conformance
@@ -299,6 +300,27 @@ def test_it_learns_a_cycle_that_lru_always_misses():
     assert lru == 10.0 * CALLS and ours < 0.75 * lru
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=12),
+    st.integers(1, 40),
+)
+def test_the_cheapest_victims_are_enough_and_lose_no_more_than_the_first_in_order(rows, need):
+    value_n, bytes_n = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    found = cheapest(value_n, bytes_n, need)
+    assert len(set(found)) == len(found)
+    assert bytes_n[found].sum() >= min(need, bytes_n.sum())
+    assert len(found) == 1 or all(
+        bytes_n[found].sum() - bytes_n[j] < need for j in found[:-1] if bytes_n.sum() >= need
+    )
+
+
+def test_one_big_adapter_of_little_worth_goes_before_many_small_ones():
+    value_n, bytes_n = np.array([1.0, 1.0, 1.0, 1.01]), np.array([3.0, 3.0, 3.0, 8.0])
+    assert cheapest(value_n, bytes_n, 8) == [3]
+    assert cheapest(value_n, bytes_n, 3) == [0]
+    assert cheapest(np.array([1.0, 1.0, 1.0, 9.0]), bytes_n, 8) == [0, 1, 2]
+
+
 def test_likely_knows_what_comes_next_in_a_cycle():
     policy = make_policy("learned")
     loss_of(policy, [i % 40 for i in range(2400)], 6)
@@ -342,6 +364,9 @@ def test_numbers_that_are_none_do_not_spread():
     json.dumps(policy.state(), allow_nan=False)
 
 
+SOUND = [{"weights": [0.0] * 19, "precision": np.eye(19).tolist()}] * 3
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -350,7 +375,9 @@ def test_numbers_that_are_none_do_not_spread():
         ({"life": math.nan}, "damaged"),
         ({"following": "nobody"}, "damaged"),
         ({"predictors": []}, "damaged"),
-        ({"predictors": [{"weights": [0.0] * 19, "squares": [1e9] * 19}] * 3 + [{}]}, "damaged"),
+        ({"predictors": [*SOUND, {}]}, "damaged"),
+        ({"predictors": [*SOUND, {**SOUND[0], "precision": (-np.eye(19)).tolist()}]}, "damaged"),
+        ({"predictors": [*SOUND, {**SOUND[0], "weights": [math.nan] * 19}]}, "damaged"),
         ({"margin": 1e300}, "damaged"),
         ({"history": {}}, "damaged"),
     ],
@@ -378,7 +405,7 @@ def test_a_warm_start_beats_a_cold_one():
 def test_the_predictor_finds_the_weights():
     rng = np.random.default_rng(0)
     truth = np.array([-1.0, 2.0])
-    predictor = Predictor([0.0, 0.0], step=0.1)
+    predictor = Predictor(Prior(mean_F=np.zeros(2), precision_FF=np.eye(2)))
     last = np.zeros(16)
     for t in range(0, 8 * 2500, 8):
         x = np.stack([np.ones(16), rng.normal(size=16)], axis=1)

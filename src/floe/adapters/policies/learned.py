@@ -28,7 +28,7 @@ from floe.adapters.policies.value import Value, enough
 from floe.adapters.policy import ReplacementPolicy, Use
 from floe.core.errors import BadConfig
 
-VERSION = 1
+VERSION = 2
 MARGIN = 6.0
 GROWTH = 1.5
 SLACK = 0.02

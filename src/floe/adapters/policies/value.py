@@ -16,23 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.adapters.policies.books import Books
-from floe.adapters.policies.history import FEATURES, Array, History
-from floe.adapters.policies.predictor import Predictor
+from floe.adapters.policies.history import Array, History
+from floe.adapters.policies.predictor import Predictor, shipped_priors
 from floe.adapters.policy import Use
 
 SHARES = (0.25, 1.0, 4.0)
 """Horizons as shares of the time an adapter stays unused before it is evicted."""
-_PRIOR = {"horizon": 1.0, "rate_100": 0.3, "rate_400": 0.4, "rate_1600": 0.3}
-"""Logit = log(rate * horizon) before anything is learned: the usual decayed frequency, and an
-adapter just seen starts at its best, so it is given time to show itself.
-"""
 SOON = 8
 """Ticks ahead that a prefetch looks."""
 _EVERY = 8
 _EXAMPLES = 8
-_STEP = 0.1
 _LEAST_LIFE, _MOST_LIFE = 16.0, 8192.0
 _SURE = 1.0 - 1e-9
+_SPARE = 0.7
 
 
 class Value(Books):
@@ -112,10 +108,14 @@ class Value(Books):
             return []
         slot = self.history.slot
         known = [key for key in evictable if key in slot]
-        strangers = [key for key in evictable if key not in slot]
         slots_n = np.fromiter((slot[key] for key in known), dtype=np.int64, count=len(known))
-        order_n = np.argsort(self.values(slots_n, at_s), kind="stable")
-        return enough(strangers + [known[j] for j in order_n.tolist()], need_bytes, evictable)
+        value_n = self.values(slots_n, at_s)
+        if len(known) < len(evictable):
+            strangers = [key for key in evictable if key not in slot]
+            order_n = np.argsort(value_n, kind="stable")
+            return enough(strangers + [known[j] for j in order_n.tolist()], need_bytes, evictable)
+        sizes_n = np.fromiter(evictable.values(), dtype=np.float64, count=len(known))
+        return [known[j] for j in cheapest(value_n, sizes_n, need_bytes)]
 
     def admitted(self, use: Use, *, prefetched: bool = False) -> None:
         """See `ReplacementPolicy`."""
@@ -179,8 +179,7 @@ class Value(Books):
 
 def _predictors() -> list[Predictor]:
     """One for each horizon that values are made of, and the near one."""
-    prior_F = [_PRIOR.get(name, 0.0) for name in FEATURES]
-    return [Predictor(prior_F, step=_STEP) for _ in (*SHARES, SOON)]
+    return [Predictor(prior) for prior in shipped_priors()]
 
 
 def _seen_from(x_nF: Array, horizon: int) -> Array:
@@ -188,6 +187,30 @@ def _seen_from(x_nF: Array, horizon: int) -> Array:
     x_nF = x_nF.copy()
     x_nF[:, 1] = math.log(horizon) - 5.0
     return x_nF
+
+
+def cheapest(value_n: Array, bytes_n: Array, need_bytes: int) -> list[int]:
+    """Which to free: those of least value for their bytes, or one alone where that loses less.
+
+    What is freed beyond the need is worth `_SPARE` of the last victim's value for its bytes.
+    """
+    order_n = np.argsort(value_n, kind="stable")
+    last = int(np.searchsorted(np.cumsum(bytes_n[order_n]), need_bytes))
+    if last >= len(order_n):
+        return [int(j) for j in order_n]
+    spare = _SPARE * value_n[order_n[last]]
+    left = float(bytes_n[order_n[: last + 1]].sum())
+    several = []
+    for j in order_n[last::-1].tolist():  # the dearest first: what need not go stays
+        if several and left - bytes_n[j] >= need_bytes:
+            left -= float(bytes_n[j])
+        else:
+            several.append(j)
+    several.reverse()
+    lost = float((value_n[several] * bytes_n[several]).sum() - spare * (left - need_bytes))
+    lost_n = value_n * bytes_n - spare * (bytes_n - need_bytes)
+    alone = int(np.where(bytes_n >= need_bytes, lost_n, np.inf).argmin())
+    return [alone] if bytes_n[alone] >= need_bytes and lost_n[alone] < lost else several
 
 
 def enough(order: Sequence[str], need_bytes: int, sizes: Mapping[str, int]) -> list[str]:
