@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from floe.adapters.policy import Use
 from floe.core.errors import BadConfig
 
+_STRANGER = (0.0, 0)
+
 
 def take(
     order: Iterable[str],
@@ -18,10 +20,7 @@ def take(
 ) -> list[str]:
     """Keys from `evictable` until `need_bytes` are reached: those not in `known`, then `order`."""
     found: list[str] = []
-    if len(known) < len(evictable) or any(key not in known for key in evictable):
-        strangers = [key for key in evictable if key not in known]
-    else:
-        strangers = []
+    strangers = strangers_in(evictable, known)
     for keys in (strangers, order):
         for key in keys:
             if need_bytes <= 0:
@@ -33,12 +32,25 @@ def take(
     return found
 
 
+def strangers_in(evictable: Mapping[str, int], known: Mapping[str, object]) -> list[str]:
+    """Keys of `evictable` that are not in `known`."""
+    if evictable.keys() <= known.keys():
+        return []
+    return [key for key in evictable if key not in known]
+
+
 def lowest(
-    need_bytes: int, evictable: Mapping[str, int], rank: Callable[[str], tuple[float, ...]]
+    need_bytes: int,
+    evictable: Mapping[str, int],
+    ranks: Mapping[str, tuple[float, int]],
 ) -> list[str]:
-    """Keys of `evictable` from the lowest `rank` up until `need_bytes` are reached."""
+    """Keys of `evictable` from the lowest rank up until `need_bytes` are reached."""
     if need_bytes <= 0 or not evictable:
         return []
+    if evictable.keys() <= ranks.keys():
+        rank: Callable[[str], tuple[float, int]] = ranks.__getitem__
+    else:
+        rank = {key: ranks.get(key, _STRANGER) for key in evictable}.__getitem__
     first = min(evictable, key=rank)
     if evictable[first] >= need_bytes:
         return [first]

@@ -204,7 +204,7 @@ class History:
 
     def features(self, at_n: NDArray[np.int64], at_s: float, *, horizon: int = 1) -> Array:
         """What a predictor sees of each."""
-        x = np.zeros((len(at_n), len(FEATURES)))
+        x = np.zeros((len(FEATURES), len(at_n))).T  # each feature lies together
         uses = self.uses_N[at_n]
         log_age = np.log(self.tick - self.last_N[at_n] + 1.0)
         x[:, 0] = 1.0

@@ -19,26 +19,21 @@ class Lfu(Books):
     name = "lfu"
 
     def __init__(self) -> None:
-        self._count: dict[str, int] = {}
         self._tick = 0
-        self._last: dict[str, int] = {}
+        self._rank: dict[str, tuple[float, int]] = {}  # uses, last use
 
     def used(self, use: Use, *, resident: bool) -> None:
         """See `ReplacementPolicy`."""
         self._tick += 1
-        self._last[use.key] = self._tick
-        self._count[use.key] = self._count.get(use.key, 0) + 1
+        self._rank[use.key] = (self._rank.get(use.key, (0, 0))[0] + 1, self._tick)
 
     def victims(self, need_bytes: int, evictable: Mapping[str, int], *, at_s: float) -> list[str]:
         """See `ReplacementPolicy`."""
-        return lowest(
-            need_bytes, evictable, lambda k: (self._count.get(k, 0), self._last.get(k, 0))
-        )
+        return lowest(need_bytes, evictable, self._rank)
 
     def forget(self, key: str) -> None:
         """See `ReplacementPolicy`."""
-        self._count.pop(key, None)
-        self._last.pop(key, None)
+        self._rank.pop(key, None)
 
 
 class LfuDa(Books):
@@ -72,7 +67,7 @@ class LfuDa(Books):
 
     def victims(self, need_bytes: int, evictable: Mapping[str, int], *, at_s: float) -> list[str]:
         """See `ReplacementPolicy`."""
-        return lowest(need_bytes, evictable, lambda k: self._priority.get(k, (0.0, 0)))
+        return lowest(need_bytes, evictable, self._priority)
 
     def evicted(self, key: str) -> None:
         """See `ReplacementPolicy`."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from floe.adapters.policies.books import Books, take
+from floe.adapters.policies.books import Books, strangers_in, take
 from floe.adapters.policy import Use
 
 _SMALL_SHARE = 0.1
@@ -60,7 +60,7 @@ class S3Fifo(Books):
 
     def victims(self, need_bytes: int, evictable: Mapping[str, int], *, at_s: float) -> list[str]:
         """See `ReplacementPolicy`."""
-        strangers = [k for k in evictable if k not in self._uses]
+        strangers = strangers_in(evictable, self._uses)
         found = take(strangers, need_bytes, evictable, known=evictable)
         missing = need_bytes - sum(evictable[k] for k in found)
         plan = _Plan(small=self._small.copy(), main=self._main.copy(), uses=dict(self._uses))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.adapters.policies.books import Books
+from floe.adapters.policies.books import Books, strangers_in
 from floe.adapters.policies.history import Array, History
 from floe.adapters.policies.predictor import Predictor, shipped_priors
 from floe.adapters.policy import Use
@@ -81,10 +81,11 @@ class Value(Books):
     def chances(self, slots_n: NDArray[np.int64], at_s: float) -> list[Array]:
         """Probability of a use within each horizon."""
         x_nF = self.history.features(slots_n, at_s)
-        return [
-            predictor.probability_n(_seen_from(x_nF, horizon))
-            for predictor, horizon in list(zip(self.predictors, self.horizons(), strict=True))[:-1]
-        ]
+        found = []
+        for predictor, horizon in zip(self.predictors[:-1], self.horizons()[:-1], strict=True):
+            x_nF[:, 1] = _seen(horizon)
+            found.append(predictor.probability_n(x_nF))
+        return found
 
     def values(self, slots_n: NDArray[np.int64], at_s: float) -> Array:
         """Saved milliseconds per tick and byte; each adapter is computed once a tick."""
@@ -107,14 +108,14 @@ class Value(Books):
         if need_bytes <= 0:
             return []
         slot = self.history.slot
-        known = [key for key in evictable if key in slot]
-        slots_n = np.fromiter((slot[key] for key in known), dtype=np.int64, count=len(known))
+        strangers = strangers_in(evictable, slot)
+        known = [key for key in evictable if key in slot] if strangers else list(evictable)
+        slots_n = np.array(list(map(slot.__getitem__, known)), dtype=np.int64)
         value_n = self.values(slots_n, at_s)
-        if len(known) < len(evictable):
-            strangers = [key for key in evictable if key not in slot]
+        if strangers:
             order_n = np.argsort(value_n, kind="stable")
             return enough(strangers + [known[j] for j in order_n.tolist()], need_bytes, evictable)
-        sizes_n = np.fromiter(evictable.values(), dtype=np.float64, count=len(known))
+        sizes_n = np.array(list(evictable.values()), dtype=np.float64)
         return [known[j] for j in cheapest(value_n, sizes_n, need_bytes)]
 
     def admitted(self, use: Use, *, prefetched: bool = False) -> None:
@@ -182,10 +183,14 @@ def _predictors() -> list[Predictor]:
     return [Predictor(prior) for prior in shipped_priors()]
 
 
+def _seen(horizon: int) -> float:
+    return math.log(horizon) - 5.0
+
+
 def _seen_from(x_nF: Array, horizon: int) -> Array:
     """The features with the horizon filled in."""
     x_nF = x_nF.copy()
-    x_nF[:, 1] = math.log(horizon) - 5.0
+    x_nF[:, 1] = _seen(horizon)
     return x_nF
 
 
@@ -200,7 +205,7 @@ def cheapest(value_n: Array, bytes_n: Array, need_bytes: int) -> list[int]:
         return [int(j) for j in order_n]
     spare = _SPARE * value_n[order_n[last]]
     left = float(bytes_n[order_n[: last + 1]].sum())
-    several = []
+    several: list[int] = []
     for j in order_n[last::-1].tolist():  # the dearest first: what need not go stays
         if several and left - bytes_n[j] >= need_bytes:
             left -= float(bytes_n[j])
