@@ -38,7 +38,8 @@ SAID = PatternRule(
     needs=Needs(
         digits=1,
         cues=Cues(
-            words=frozenset(("age", "aged", "turn", "turns", "turned", "turning", "i", "im", "m")),
+            words=frozenset(("age", "aged", "turn", "turns", "turned", "turning", "im")),
+            parts=frozenset(("i'm ", "i am ")),
             foreign=frozenset(("年龄", "年满", "今年")),
         ),
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs, any_of
+from floe.privacy.rules.hints import Cues, Needs, any_of
 
 _ACCOUNT = (
     r"(?:[号號]码?碼?|[账帐賬帳][号號户戶]名?|U?ID ?[号號]?|用[户戶]名|登[录錄陆]名|[昵暱][称稱])"
@@ -42,7 +42,11 @@ def is_account(value: str) -> bool:
     return _FIELD.fullmatch(value) is None
 
 
-_SIGNS = ("号", "號", "账", "帐", "賬", "帳", "id", "名", "称", "稱")
+_SERVICE_CUES = Cues(
+    words=frozenset(("line", "telegram", "tg", "whatsapp", "instagram", "facebook", "twitter"))
+    | frozenset(("discord", "skype", "steam")),
+    foreign=frozenset("信付音手书書博站哔淘猫旺京拼鱼团钉飞乎瓣陌探百网吧戏戲脸臉推"),
+)
 
 SAID = PatternRule(
     name="cn_account_said",
@@ -52,7 +56,7 @@ SAID = PatternRule(
     ),
     score=0.75,
     check=is_account,
-    needs=Needs(cues=any_of(*_SIGNS)),
+    needs=Needs(cues=_SERVICE_CUES),
 )
 BARE = PatternRule(
     name="cn_account",
@@ -63,7 +67,7 @@ BARE = PatternRule(
     ),
     score=0.75,
     check=is_account,
-    needs=Needs(cues=any_of(*_SIGNS, ":", "=")),
+    needs=Needs(cues=_SERVICE_CUES),
 )
 GENERIC = PatternRule(
     name="cn_account_named",

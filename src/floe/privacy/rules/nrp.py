@@ -35,14 +35,18 @@ sikh taoist atheist agnostic republican democrat socialist communist conservativ
 _WORDS = tuple(_TEXT.split())
 _ALL = frozenset([*_WORDS, *(f"{w}s" for w in _WORDS)])
 
+
+def is_one(word: str) -> bool:
+    """Whether the word is on the list."""
+    return word.lower() in _ALL
+
+
 RULE = PatternRule(
     name="nrp",
     entity="NRP",
-    pattern=re.compile(
-        rf"(?<![0-9A-Za-z])(?:{'|'.join(sorted(_WORDS, key=len, reverse=True))})s?(?![0-9A-Za-z])",
-        re.IGNORECASE,
-    ),
+    pattern=re.compile(r"(?<![0-9A-Za-z])[A-Za-z]{3,15}(?![0-9A-Za-z])"),
     score=0.3,
+    check=is_one,
     needs=Needs(cues=Cues(words=_ALL)),
 )
 ZH = PatternRule(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from floe.privacy.rules.base import PatternRule
-from floe.privacy.rules.hints import Needs
+from floe.privacy.rules.hints import Needs, any_of
 
 RULE = PatternRule(
     name="web_address",
@@ -19,6 +19,6 @@ RULE = PatternRule(
         re.IGNORECASE,
     ),
     score=0.3,
-    needs=Needs(signs=(("/", 2), (".", 2))),
+    needs=Needs(cues=any_of("http", "www.")),
     opaque_too=True,
 )
