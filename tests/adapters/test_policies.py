@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floe.adapters.policies import BASELINES, POLICIES, Static, make_policy
+from floe.adapters.policies.history import FEATURES
 from floe.adapters.policies.learned import Learned
 from floe.adapters.policies.predictor import Predictor, Prior
 from floe.adapters.policies.value import cheapest
@@ -364,7 +365,7 @@ def test_numbers_that_are_none_do_not_spread():
     json.dumps(policy.state(), allow_nan=False)
 
 
-SOUND = [{"weights": [0.0] * 19, "precision": np.eye(19).tolist()}] * 3
+SOUND = [{"weights": [0.0] * len(FEATURES), "precision": np.eye(len(FEATURES)).tolist()}] * 3
 
 
 @pytest.mark.parametrize(
@@ -376,8 +377,8 @@ SOUND = [{"weights": [0.0] * 19, "precision": np.eye(19).tolist()}] * 3
         ({"following": "nobody"}, "damaged"),
         ({"predictors": []}, "damaged"),
         ({"predictors": [*SOUND, {}]}, "damaged"),
-        ({"predictors": [*SOUND, {**SOUND[0], "precision": (-np.eye(19)).tolist()}]}, "damaged"),
-        ({"predictors": [*SOUND, {**SOUND[0], "weights": [math.nan] * 19}]}, "damaged"),
+        ({"predictors": [*SOUND, {**SOUND[0], "precision": (-np.eye(len(FEATURES))).tolist()}]}, "damaged"),
+        ({"predictors": [*SOUND, {**SOUND[0], "weights": [math.nan] * len(FEATURES)}]}, "damaged"),
         ({"margin": 1e300}, "damaged"),
         ({"history": {}}, "damaged"),
     ],

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from floe.adapters.policy import Use
 
 Array = NDArray[np.float64]
-HORIZONS = (25.0, 100.0, 400.0, 1600.0, 6400.0)
+HORIZONS = (25.0, 100.0, 400.0, 1600.0, 6400.0, 25600.0)
 FEATURES = (
     "bias", "horizon", "log_age", "rate_25", "rate_100", "rate_400", "rate_1600", "rate_6400",
-    "due", "overdue", "regular_due", "regular_early", "single", "few", "follows",
+    "rate_25600", "due", "overdue", "regular_due", "regular_early", "single", "few", "follows",
     "context", "tenant", "day", "week",
 )  # fmt: skip
 _SAVED = (
@@ -210,30 +210,30 @@ class History:
         x[:, 0] = 1.0
         x[:, 1] = math.log(horizon) - 5.0
         x[:, 2] = log_age - 4.0
-        x[:, 3:8] = np.log(self.rates(at_n) + 1e-5) + 5.0
+        x[:, 3:9] = np.log(self.rates(at_n) + 1e-5) + 5.0
         off = log_age - self.gap_N[at_n]
         spread = self.spread_N[at_n] + 0.15
         many = uses > 2
-        x[:, 8] = np.clip(off, -3, 0) * many
-        x[:, 9] = np.clip(off, 0, 3) * many
+        x[:, 9] = np.clip(off, -3, 0) * many
+        x[:, 10] = np.clip(off, 0, 3) * many
         sharp = np.clip(off / spread, -4, 4) * many
-        x[:, 10] = np.exp(-0.5 * (sharp + 0.5) ** 2) * many / (spread + 0.5)
-        x[:, 11] = np.minimum(sharp + 1.0, 0.0) * many / (spread + 0.5)
-        x[:, 12] = uses <= 1
-        x[:, 13] = np.exp(-0.5 * uses)
+        x[:, 11] = np.exp(-0.5 * (sharp + 0.5) ** 2) * many / (spread + 0.5)
+        x[:, 12] = np.minimum(sharp + 1.0, 0.0) * many / (spread + 0.5)
+        x[:, 13] = uses <= 1
+        x[:, 14] = np.exp(-0.5 * uses)
         if self._previous >= 0 and self._follow[self._previous]:
             full = np.zeros(self._size)
             row = self._follow[self._previous]
             full[list(row)] = list(row.values())
-            x[:, 14] = full[at_n]
+            x[:, 15] = full[at_n]
         if self._context_D is not None:
-            x[:, 15] = self.centroid_ND[at_n] @ self._context_D
+            x[:, 16] = self.centroid_ND[at_n] @ self._context_D
         if len(self._tenants) > 1:
-            x[:, 16] = self.tenant_N8[at_n, self._tenant] - 0.3
+            x[:, 17] = self.tenant_N8[at_n, self._tenant] - 0.3
         clock = self.clock_N4[at_n] * _clock(at_s)
         sure = np.minimum(uses / 20.0, 1.0)
-        x[:, 17] = 2.0 * (clock[:, 0] + clock[:, 1]) * sure
-        x[:, 18] = 2.0 * (clock[:, 2] + clock[:, 3]) * sure
+        x[:, 18] = 2.0 * (clock[:, 0] + clock[:, 1]) * sure
+        x[:, 19] = 2.0 * (clock[:, 2] + clock[:, 3]) * sure
         return x
 
 

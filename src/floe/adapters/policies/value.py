@@ -44,6 +44,8 @@ class Value(Books):
         self._resident: dict[str, int] = {}
         self._value_N: Array = np.zeros(0)
         self._scored_N: Array = np.zeros(0)
+        self._asked: tuple[int, int, Mapping[str, int]] = (-1, 0, {})
+        self._answer: list[str] = []
 
     # --- learning
 
@@ -107,6 +109,13 @@ class Value(Books):
         """See `ReplacementPolicy`."""
         if need_bytes <= 0:
             return []
+        asked = (self.history.tick, need_bytes, evictable)
+        if asked != self._asked:  # the guard's ghost often has just asked the same
+            self._answer = self._choose(need_bytes, evictable, at_s)
+            self._asked = (self.history.tick, need_bytes, dict(evictable))
+        return list(self._answer)
+
+    def _choose(self, need_bytes: int, evictable: Mapping[str, int], at_s: float) -> list[str]:
         slot = self.history.slot
         strangers = strangers_in(evictable, slot)
         known = [key for key in evictable if key in slot] if strangers else list(evictable)
@@ -133,6 +142,7 @@ class Value(Books):
     def forget(self, key: str) -> None:
         """See `ReplacementPolicy`."""
         self._resident.pop(key, None)
+        self._asked = (-1, 0, {})
         slot = self.history.drop(key)
         if slot is not None:
             for predictor in self.predictors:
@@ -175,6 +185,7 @@ class Value(Books):
             predictor.restore(saved)
         self.life, self.history, self.predictors = life, history, predictors
         self._value_N = self._scored_N = np.zeros(0)
+        self._asked = (-1, 0, {})
         self._resident = {key: history.slot[key] for key in self._resident if key in history.slot}
 
 
