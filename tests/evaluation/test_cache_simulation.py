@@ -352,6 +352,27 @@ def test_servegen_miss_ratios_are_those_measured_before():
 # --- the benchmark
 
 
+def test_cells_with_few_misses_get_more_seeds(monkeypatch):
+    from floe.evaluation import cache_replace
+
+    seen = []
+
+    def one(trace, percent):
+        seen.append((trace.name, percent))
+        misses = 40 if trace.name == "bursts" else 100
+        return cache_replace.Cell(
+            trace=trace.name, percent=percent, cost_ms={"lru": float(len(seen))}, bound_ms=1.0,
+            misses=misses,
+        )  # fmt: skip
+
+    monkeypatch.setattr(cache_replace, "measure", one)
+    cells = {c.trace: c for c in cache_replace.measure_all(60, (1,), (10,))}
+    assert (cells["bursts"].seeds, cells["bursts"].misses) == (3, 120)
+    assert {c.seeds for name, c in cells.items() if name != "bursts"} == {1}
+    at = [i + 1 for i, (name, _) in enumerate(seen) if name == "bursts"]
+    assert len(at) == 3 and cells["bursts"].cost_ms["lru"] == pytest.approx(np.mean(at))
+
+
 def test_figures_are_flat_and_the_goals_are_among_them():
     traces = [cache_cells.made(n, 500, 1) for n in ("bursts", "scans")]
     cells = [measure(t, p) for t in traces for p in (10, 50)]
