@@ -26,6 +26,10 @@ _OWN_TTFT, _OWN_TPOT = 2.0, 1.5
 """Goals of a request without any, in multiples of what the board does at its fastest."""
 
 
+SHARED_TOKENS = 8.0
+"""Slack is spread over no fewer tokens: the guess of what is left may be low."""
+
+
 @dataclass(kw_only=True, eq=False)
 class Active:
     """A request under way. Goals None = none were given; times on the monotonic clock."""
@@ -162,7 +166,8 @@ class Pilot:
         goals, now_s = self._goals(one), self._clock_s()
         left = self._left(one, mean_tokens)
         spent_ms = 1000 * (now_s - one.first_s) if one.first_s is not None else 0.0
-        allowed_ms = (goals.tpot_ms * (max(one.drawn - 1, 0) + left) - spent_ms) / left
+        shared = max(left, SHARED_TOKENS)
+        allowed_ms = (goals.tpot_ms * (max(one.drawn - 1, 0) + shared) - spent_ms) / shared
         return ControlState(
             phase=one.phase,
             prompt_tokens=one.prompt_tokens,
