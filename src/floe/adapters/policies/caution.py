@@ -11,7 +11,7 @@ import math
 
 from floe.adapters.policy import Use
 
-_START, _LEAST, _MOST = 3.0, 1.5, 16.0
+_START, _LEAST, _MOST = 5.0, 1.5, 16.0
 _STEP, _FORGET = 0.08, 0.001
 
 

@@ -151,7 +151,7 @@ class History:
         i = self.slot.pop(key, None)
         if i is None:
             return None
-        for name in ("last_N", "uses_N", "gap_N", "spread_N", "count_NH", "clock_N4", "tenant_N8"):
+        for name in _SAVED:
             getattr(self, name)[i] = 0.0
         if self._context_D is not None:
             self.centroid_ND[i] = 0.0

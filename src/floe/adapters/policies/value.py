@@ -56,7 +56,10 @@ class Value(Books):
             self._study(use.at_s)
 
     def _study(self, at_s: float) -> None:
-        """Learn from examples that are due, set new ones: any adapter, and any in memory."""
+        """Learn from examples that are due, set new ones: any adapter, and any in memory.
+
+        Those prefetched and never asked for too, else nothing says what they are worth.
+        """
         tick, last_N = self.history.tick, self.history.last_N
         for predictor in self.predictors:
             predictor.learn(tick, last_N)
@@ -65,7 +68,7 @@ class Value(Books):
         if self._resident:
             here = np.fromiter(self._resident.values(), dtype=np.int64, count=len(self._resident))
             slots_B = np.concatenate([slots_B, self._rng.choice(here, _EXAMPLES)])
-        slots_B = slots_B[self.history.uses_N[slots_B] > 0]
+        slots_B = slots_B[self.history.bytes_N[slots_B] > 0]
         if not len(slots_B):
             return
         x_BF = self.history.features(slots_B, at_s)
