@@ -28,6 +28,8 @@ def page_of(cloud: object) -> str:
         cache=SimpleNamespace(counters=NoFigures),
         engine=SimpleNamespace(open_sessions=0),
         parts=SimpleNamespace(cloud=cloud),
+        router=SimpleNamespace(counters=dict),
+        polar=SimpleNamespace(counters=dict),
     )
     metrics = Metrics(in_flight=lambda: 0, counters=lambda: counters(edge))  # type: ignore[arg-type]
     return metrics.page().decode()
