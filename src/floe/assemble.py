@@ -53,6 +53,7 @@ from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.general import shipped_general
 from floe.routing.learner import Learner
 from floe.routing.router import Router
+from floe.routing.state import keep_aside
 
 log = logging.getLogger("floe")
 
@@ -169,15 +170,18 @@ def policy_state(home: Path, policy: str) -> Path:
 def open_policy(name: str, *, home: Path) -> ReplacementPolicy:
     """The replacement policy, going on from what it learned before, if that was kept.
 
+    A state that cannot be used, such as an older version's, is put aside with a warning.
+
     Raises:
-        BadConfig: no policy of that name, or a kept state that cannot be used.
+        BadConfig: no policy of that name.
     """
     policy, path = make_policy(name), policy_state(home, name)
     if path.is_file():
         try:
             policy.restore(json.loads(path.read_bytes()))
         except (BadConfig, ValueError, AttributeError) as error:
-            raise BadConfig(f"{path}: {error}. Delete it, or run floe cache fit again") from error
+            policy, aside = make_policy(name), keep_aside(path)
+            log.warning("%s: %s. It is not used, and kept as %s", path, error, aside.name)
     return policy
 
 

@@ -101,7 +101,6 @@ def test_what_a_log_taught_is_kept_for_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from floe.assemble import open_policy, policy_state
-    from floe.core.errors import BadConfig
 
     monkeypatch.setenv("FLOE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -114,10 +113,23 @@ def test_what_a_log_taught_is_kept_for_the_next_start(
     fitted = open_policy("learned", home=tmp_path)
     assert fitted.state() != make_policy("learned").state()
     assert json.loads(path.read_bytes()) == json.loads(json.dumps(fitted.state()))
-    path.write_text("{")
-    with pytest.raises(BadConfig, match=r"learned\.json: .*Delete it, or run floe cache fit"):
-        open_policy("learned", home=tmp_path)
     assert open_policy("lru", home=tmp_path).name == "lru"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"policy": "learned", "version": 0}'])
+def test_a_kept_state_that_cannot_be_used_stops_no_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """Such as an older version's after an update: it is put aside, and learning starts anew."""
+    from floe.assemble import open_policy, policy_state
+
+    path = policy_state(tmp_path, "learned")
+    path.parent.mkdir()
+    path.write_text(damage)
+    assert open_policy("learned", home=tmp_path).state() == make_policy("learned").state()
+    assert "learned.json.unused-1" in caplog.text
+    assert not path.exists()
+    assert path.with_name("learned.json.unused-1").read_text() == damage
 
 
 def test_what_a_server_learned_is_kept_if_it_can_be_read_again(
