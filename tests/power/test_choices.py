@@ -114,6 +114,14 @@ def sparing(charge: float | None = None, **config: object) -> Sparing:
     )
 
 
+def test_learning_leaves_what_another_thread_goes_through_as_it_is() -> None:
+    spare = sparing()
+    spare.learn(adapters=1, cloud=True, latency_ms=50.0, energy_j=1.0)
+    going = iter(spare._costs.items())
+    spare.learn(adapters=2, cloud=True, latency_ms=50.0, energy_j=1.0)
+    assert [kind for kind, _ in going] == [(1, True)] and len(spare._costs) == 2
+
+
 def test_with_nothing_short_nothing_changes() -> None:
     spare = sparing()
     spare.learn(adapters=2, cloud=True, latency_ms=50.0, energy_j=1.0)

@@ -270,6 +270,46 @@ def test_what_fails_is_counted_and_serving_goes_on(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("power: RuntimeError; serving goes on") == 1
 
 
+def test_sensors_are_read_while_the_engine_is_busy() -> None:
+    degrees = {"soc": 40.0}
+    sensors = Sensors(temperatures=lambda: dict(degrees))
+    with world(sensors=sensors, start=False) as w:
+        degrees["soc"] = 79.0
+        for now_s, seen_c in ((0.5, 40.0), (1.5, 79.0)):
+            w.clock.now_s = now_s
+            w.listener.on_step(step())
+            w.listener._queue.put(None)
+            w.listener._run()  # a queue that is never empty for a second
+            told = {r.name: r.value for r in w.listener.readings()}
+            assert told["power_temperature_celsius"] == seen_c
+
+
+def test_a_request_whose_end_fails_is_over_all_the_same() -> None:
+    with world(controller="race-to-idle") as w:
+        low, high = (w.knobs.domains[0].steps_mhz[k] for k in (0, -1))
+        one = w.begin()
+        w.at(0.1)
+        assert w.figures()["power_advised_mhz cpu"] == high
+        w.meter.broken = True
+        one.ended()
+        assert w.listener.settle()
+        w.meter.broken = False
+        w.begin().ended()
+        assert w.figures()["power_advised_mhz cpu"] == low
+
+
+def test_the_least_budget_of_all_bounds_the_clocks_and_no_request_raises_it() -> None:
+    with world(PowerConfig(power_budget_w=2.0), controller="performance") as w:
+        w.begin(power=PowerWish(power_budget_w=1000.0))
+        bounded = w.figures()["power_advised_mhz cpu"]
+        assert bounded < w.knobs.domains[0].steps_mhz[-1]
+    with world(controller="performance") as w:
+        w.begin()
+        high = w.figures()["power_advised_mhz cpu"]
+        w.begin(came_s=100.0, power=PowerWish(power_budget_w=2.0))  # not the one in a hurry
+        assert w.figures()["power_advised_mhz cpu"] == bounded < high
+
+
 def test_clocks_follow_phases_and_sink_at_the_end() -> None:
     with world(controller="race-to-idle") as w:
         low, high = (w.knobs.domains[0].steps_mhz[k] for k in (0, -1))

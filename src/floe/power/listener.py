@@ -26,7 +26,7 @@ from floe.power.books import LABELS, Books, Reading
 from floe.power.length import LengthModel, LengthPredictor
 from floe.power.pilot import Active, Pilot
 from floe.power.simulate import BLOCK_TOKENS
-from floe.power.sparing import Sparing
+from floe.power.sparing import Sparing, least_budget_w
 
 _log = logging.getLogger(__name__)
 MOST_ITEMS = 4096
@@ -34,7 +34,7 @@ MOST_DISTRIBUTIONS = 64
 """A distribution is V floats, up to a megabyte: so many items may lie before it."""
 _LEAST = -80.0
 REFRESH_S = 1.0
-"""How often sensors are read while nothing happens."""
+"""How often sensors are read, at work or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,7 @@ class Listener:
         self._fed, self._busy_ms = 0, 0.0
         self._mark = meter.begin()
         self.dropped = self.failures = 0
+        self._read_at_s = 0.0
         self._degrees: dict[str, float] = {}
         self._clocks: dict[str, float] = {}
         self._charge: float | None = None
@@ -123,7 +124,7 @@ class Listener:
             max_tokens=request.sampling.max_tokens,
             ttft_ms=config.ttft_slo_ms or None,
             tpot_ms=wish.latency_slo_ms or config.tpot_slo_ms or None,
-            budget_w=wish.power_budget_w or config.power_budget_w or None,
+            budget_w=least_budget_w(wish.power_budget_w, config.power_budget_w),
             mode=wish.dvfs_mode or config.dvfs_mode,
             came_s=came_s,
             adapters=adapters,
@@ -192,6 +193,8 @@ class Listener:
             except queue.Empty:
                 self._guarded(self._refresh)
                 continue
+            if self._clock_s() - self._read_at_s >= REFRESH_S:  # a busy queue is never empty
+                self._guarded(self._refresh)
             if item is None:
                 return
             if isinstance(item, threading.Event):
@@ -255,10 +258,12 @@ class Listener:
         one.predictor.seen(entropy, float(probs_V[list(self._lengths.eos_ids)].sum()))
 
     def _ended(self, one: Active) -> None:
-        self._settle()
         if one not in self._active:
             return
-        self._active.remove(one)
+        try:
+            self._settle()
+        finally:
+            self._active.remove(one)  # or clocks would be chosen for it for ever
         mean_ms = one.mean_ms()
         if mean_ms is not None and one.tpot_ms is not None:
             self._books.goal("tpot", missed=mean_ms > one.tpot_ms)
@@ -301,6 +306,7 @@ class Listener:
 
     def _refresh(self) -> None:
         """Read the sensors."""
+        self._read_at_s = self._clock_s()
         if not self._active:
             self._settle()
         self._degrees = self._sensors.temperatures()

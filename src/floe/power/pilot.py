@@ -1,6 +1,7 @@
 """Requests under way to states, states to clocks: what the listener's thread does.
 
-Several requests share the engine: the clocks are chosen for the one with the least room.
+Several requests share the engine: the clocks are chosen for the one with the least room, within
+the least of their budgets.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ class Pilot:
             goals = self._goals(pressed)
             controller.begin(goals)
         clocks: Clocks = controller.decide(state)
-        if pressed is not None and pressed.budget_w:
-            clocks = self._within(clocks, state, pressed.budget_w)
+        budget_w = min((one.budget_w for one in active if one.budget_w), default=None)
+        if pressed is not None and budget_w is not None:
+            clocks = self._within(clocks, state, budget_w, pressed.mode)
         self._deciding, self._state, self._pressed = controller, state, pressed
         self._drawn_before = pressed.drawn if pressed else 0
         self.decisions += 1
@@ -224,9 +226,11 @@ class Pilot:
         controller = self._controllers[mode]
         return controller.costs if isinstance(controller, Learned) else None
 
-    def _within(self, clocks: Clocks, state: ControlState, budget_w: float) -> Clocks:
+    def _within(
+        self, clocks: Clocks, state: ControlState, budget_w: float, mode: DvfsMode
+    ) -> Clocks:
         """`clocks`, or the fastest that draw no more than the budget; the least if none do."""
-        costs = self._costs(self._pressed.mode if self._pressed else "balanced")
+        costs = self._costs(mode)
         prefills = state.phase == "prefill"
         watts_S = self._model.prefill_w_S if prefills else self._model.decode_w_S
         if costs is not None:

@@ -52,7 +52,8 @@ class Sparing:
             if energy_j is not None and before.energy_j is not None:
                 energy_j = (1 - _NEW) * before.energy_j + _NEW * energy_j
             energy_j = before.energy_j if energy_j is None else energy_j
-        self._costs[kind] = _Cost(latency_ms=latency_ms, energy_j=energy_j)
+        cost = _Cost(latency_ms=latency_ms, energy_j=energy_j)
+        self._costs = {**self._costs, kind: cost}  # another thread may be going through the old one
 
     def __call__(self, request: Request, route: Route) -> tuple[Request, Route]:
         """The request and its route, cheaper where something is short; explicit routes stay."""
@@ -93,7 +94,7 @@ class Sparing:
         if request.budgets.deadline_ms is not None:
             due_ms = request.budgets.deadline_ms / max(tokens, 1)
             latency_ms = due_ms if latency_ms is None else min(latency_ms, due_ms)
-        watts = wish.power_budget_w or config.power_budget_w or None
+        watts = least_budget_w(wish.power_budget_w, config.power_budget_w)
         return Shortage(latency_ms=latency_ms, power_w=watts if self._knows_energy() else None)
 
     def _knows_energy(self) -> bool:
@@ -128,6 +129,11 @@ class Sparing:
         factor, cost = _factor(kind) / _factor(near), self._costs[near]
         joules = None if cost.energy_j is None else cost.energy_j * factor
         return _Cost(latency_ms=cost.latency_ms * factor, energy_j=joules), False
+
+
+def least_budget_w(asked_w: float | None, configured_w: float) -> float | None:
+    """Watts a request may draw: nobody can ask for more than the configuration allows."""
+    return min((w for w in (asked_w, configured_w) if w), default=None)
 
 
 def _factor(kind: Kind) -> float:
