@@ -132,6 +132,16 @@ def test_a_half_failed_write_is_undone(tmp_path: Path, monkeypatch: pytest.Monke
         assert numbers(policy, *BOUNDS) == [600_000, 1_500_000]
 
 
+@pytest.mark.parametrize("held", ["", "max"])
+def test_bounds_that_cannot_be_read_change_nothing(tmp_path: Path, held: str) -> None:
+    first, second = cpu_policy(tmp_path, 0), cpu_policy(tmp_path, 4)
+    knobs = cpufreq_knobs(tmp_path)
+    (second / "scaling_max_freq").write_text(held)
+    with pytest.raises(KnobFailed, match=r"scaling_max_freq cannot be read \(ValueError\); noth"):
+        knobs.apply({"cpu": 900})
+    assert numbers(first, *BOUNDS) == [600_000, 1_500_000]
+
+
 def test_e19_without_rights_there_is_advice_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

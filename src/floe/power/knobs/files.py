@@ -85,7 +85,7 @@ class FileKnobs:
             wanted = clocks.get(clock.domain.name)
             if wanted is None:
                 continue
-            for file, value in clock.writes(clock.domain.nearest(wanted)):
+            for file, value in self._writes(clock, wanted, done):
                 before = text_or(file, "")
                 try:
                     file.write_text(value, encoding="ascii")
@@ -127,6 +127,18 @@ class FileKnobs:
                 raise BadRequest(
                     f"{name} = {mhz:g} MHz is outside {low:g} to {high:g} MHz", param=name
                 )
+
+    def _writes(
+        self, clock: FileClock, mhz: float, done: Sequence[tuple[Path, str]]
+    ) -> list[tuple[Path, str]]:
+        """What to write; where the bounds in force cannot be read, what was done is undone."""
+        try:
+            return clock.writes(clock.domain.nearest(mhz))
+        except (OSError, ValueError) as error:
+            self._undo(done)
+            raise KnobFailed(
+                f"{clock.high} cannot be read ({type(error).__name__}); nothing was changed"
+            ) from error
 
     def _undo(self, done: Sequence[tuple[Path, str]]) -> None:
         self.put_back([Saved(place=str(file), value=value) for file, value in reversed(done)])
