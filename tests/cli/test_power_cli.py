@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -171,7 +172,9 @@ def test_controllers_are_compared_beside_the_optimum() -> None:
         "powersave", "performance", "optimum",
     ]  # fmt: skip
     boards = run("simulate", "list").stdout
-    assert re.search(r"^odroid-xu3 +5 settings: cpu 1000 to 2000; latency within ", boards, re.M)
+    assert re.search(
+        r"^odroid-xu3 +5 settings: cpu 1000 to 2000 MHz; latency within ", boards, re.M
+    )
 
 
 def test_training_leaves_a_policy_where_the_server_looks(tmp_path: Path) -> None:
@@ -295,6 +298,8 @@ def test_what_reset_cannot_put_back_is_an_error(board: Path, tmp_path: Path) -> 
         ),
         (("run", "--knobs", "x", "--", "true"), "power.knobs must be one of auto, cpufreq"),
         (("run", "--meter", "x", "--", "true"), "power.meter must be one of auto, hwmon"),
+        (("run", "--json", "--", "true"), "no such option: --json"),
+        (("simulate", "odroid-xu3", "--controller", "x"), "lowest-meeting, learned, dqn"),
         (("run", "--", "/no/such/command"), "cannot run /no/such/command: No such file"),
         (("run", "--knobs", "noop", "--clock", "cpu=1", "--", "true"), "clocks cannot be held: "),
     ],
@@ -303,6 +308,39 @@ def test_what_cannot_be_done_is_said(arguments: tuple[object, ...], said: str) -
     done = run(*arguments)
     assert isinstance(done.exception, FloeError), done.output
     assert said in done.exception.message
+
+
+@pytest.mark.parametrize("what", ["run", "report", "train"])
+def test_a_file_that_cannot_be_written_is_known_before_the_work(what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done_mark = tmp_path / "ran"
+    for output, said in (
+        (tmp_path / "file" / "x", "cannot be written: "),
+        (tmp_path, "cannot be written: it is a folder"),
+    ):
+        rest = ("--", "touch", str(done_mark)) if what == "run" else ()
+        done = run(what, "-o", output, *rest)
+        assert isinstance(done.exception, FloeError), done.output
+        assert said in done.exception.message and str(output) in done.exception.message
+    assert not done_mark.exists()
+
+
+def test_boards_as_json_have_units() -> None:
+    rows = {row["board"]: row for row in json.loads(run("simulate", "list", "--json").stdout)}
+    assert rows["odroid-xu3"]["domains"][0] == {
+        "name": "cpu", "unit": "MHz", "low": 1000.0, "high": 2000.0,
+    }  # fmt: skip
+    assert rows["a40"]["domains"][0]["unit"] == "W" and rows["a40"]["settings"] == 7
+
+
+def test_e17_status_tells_of_a_lease_that_nobody_holds(board: Path, tmp_path: Path) -> None:
+    lease = tmp_path / "home" / "power" / "lease.json"
+    lease.parent.mkdir(parents=True)
+    lease.write_text("{}")
+    told = run("status", "--root", board, "--seconds", 0.05).stdout
+    assert "lease        clocks of a killed holder are still in force: floe power reset" in told
+    lease.unlink()
+    assert "nobody holds clocks" in run("status", "--root", board, "--seconds", 0.05).stdout
 
 
 def test_a_clock_out_of_bounds_changes_nothing(board: Path) -> None:
@@ -322,6 +360,9 @@ def test_the_report_shows_time_and_the_curve_and_says_that_it_is_modelled(tmp_pa
         *("latency against energy", "are no claim about any machine", "optimum"),
     ):
         assert title in page
+    ElementTree.fromstring(page)  # well-formed, for any reader
     assert page.count("<svg ") == 6 and page.count("</svg>") == 6
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")  # it stands alone
+    assert "http" not in re.sub(
+        r"http://www.w3.org/(2000/svg|1999/xhtml)", "", page
+    )  # it stands alone
     assert "nan" not in page

@@ -91,10 +91,10 @@ def simulate(
 
     Example: floe power simulate odroid-xu3 --controller learned,performance --jobs 20
     """
-    from floe.cli.power_simulate import board_lines, comparison, comparison_lines
+    from floe.cli.power_simulate import board_lines, board_rows, comparison, comparison_lines
 
     if board == "list":
-        print("\n".join(board_lines()))
+        print(json.dumps(board_rows()) if as_json else "\n".join(board_lines()))
         return
     names = [name.strip() for name in controller.split(",")]
     found = comparison(board, names, n_jobs=jobs, queue=queue, seed=seed)
@@ -117,13 +117,14 @@ def train(
 
     Example: floe power train --board odroid-xu3 --generations 5
     """
+    from floe.cli.power_run import writable
     from floe.cli.power_simulate import train_policy
     from floe.core.config import home
     from floe.power.build import own_policy
     from floe.power.controllers.policy import save
 
+    target = writable(output or own_policy(home()))
     policy, judged = train_policy(board, generations=generations, n_jobs=jobs, seed=seed)
-    target = output or own_policy(home())
     save(policy, target)
     say(
         f"wrote {target}: {policy.n_parameters} parameters; on held-out requests energy "
@@ -152,7 +153,7 @@ def run(
 
     Example: floe power run --clock gpu=612 -- floe bench decode
     """
-    from floe.cli.power_run import clocks_for, cost_line, run_held
+    from floe.cli.power_run import clocks_for, cost_line, run_held, writable
     from floe.core.config import home
     from floe.core.errors import BadRequest
     from floe.power.build import POWER
@@ -160,6 +161,12 @@ def run(
 
     if clock and controller:
         raise BadRequest("give --clock or --controller, not both", param="controller")
+    if command[0].startswith("-"):
+        raise BadRequest(
+            f"no such option: {command[0]}; see floe power run --help", param="command"
+        )
+    if output is not None:
+        writable(output)
     held = open_knobs(knobs, root=root)
     wanted = clocks_for(held, clock or (), controller)
     found = run_held(
@@ -184,12 +191,14 @@ def report(
 
     Example: floe power report --board odroid-xu3 -o power.html
     """
+    from floe.cli.power_run import writable
     from floe.cli.power_simulate import report_page
     from floe.core.files import atomic_write
 
     names = [name.strip() for name in controller.split(",")]
+    target = writable(output)
     page = report_page(board, names, n_jobs=jobs, queue=queue, seed=seed)
-    with atomic_write(output) as file:
+    with atomic_write(target) as file:
         file.write(page.encode())
     say(f"wrote {output}")
 

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from floe.cli.power_text import joules, window_figures
@@ -15,6 +16,23 @@ from floe.power.hold import held
 from floe.power.meters.probe import open_meter
 
 _END_S = 10.0
+
+
+def writable(output: Path) -> Path:
+    """`output`, known to be writable before the work begins rather than after it.
+
+    Raises:
+        BadRequest: it cannot be written.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=output.parent):
+            pass
+        if output.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+    except OSError as error:
+        raise BadRequest(f"{output} cannot be written: {error.strerror}", param="output") from None
+    return output
 
 
 def clocks_for(knobs: Knobs, given: Sequence[str], controller: str) -> dict[str, float]:

@@ -29,7 +29,9 @@ def board_lines() -> Iterator[str]:
     for name in BOARDS:
         found = fitted(name)
         clocks = ", ".join(
-            f"{d.name} {d.steps_mhz[0]:g} to {d.steps_mhz[-1]:g}" for d in found.model.board.domains
+            f"{d.name} {d.steps_mhz[0]:g} to {d.steps_mhz[-1]:g} "
+            f"{'W' if d.name == 'limit' else 'MHz'}"
+            for d in found.model.board.domains
         )
         misses = "; ".join(
             f"{what} within {share:.1%}"
@@ -37,6 +39,28 @@ def board_lines() -> Iterator[str]:
             if share is not None
         )
         yield f"{name:<18} {found.model.n_settings:>4} settings: {clocks}; {misses or 'not fitted'}"
+
+
+def board_rows() -> list[dict[str, Any]]:
+    """The same as JSON; a clock's `unit` is MHz, a power limit's W."""
+    return [
+        {
+            "board": name,
+            "settings": fitted(name).model.n_settings,
+            "domains": [
+                {
+                    "name": d.name,
+                    "unit": "W" if d.name == "limit" else "MHz",
+                    "low": d.steps_mhz[0],
+                    "high": d.steps_mhz[-1],
+                }
+                for d in fitted(name).model.board.domains
+            ],
+            "latency_mape": fitted(name).latency_mape,
+            "power_mape": fitted(name).power_mape,
+        }
+        for name in BOARDS
+    ]
 
 
 def comparison(

@@ -11,7 +11,7 @@ from typing import Any
 
 from floe.power.base import Knobs, SensorStatus, Window
 from floe.power.build import POWER
-from floe.power.hold import holder
+from floe.power.hold import LEASE, holder
 from floe.power.knobs.probe import all_knobs, open_knobs
 from floe.power.meters.probe import open_meter, sensors
 from floe.power.meters.thermal import temperatures, thermal_sensors
@@ -90,10 +90,12 @@ def machine_now(root: Path, folder: Path, seconds: float) -> dict[str, Any]:
         window = meter.end(mark)
     finally:
         meter.close()
+    held_by = holder(folder / POWER) if (folder / POWER).is_dir() else None
     return {
         "clocks_mhz": open_knobs("auto", root=root).read(),
         "temperatures_c": temperatures(root),
-        "holder": holder(folder / POWER) if (folder / POWER).is_dir() else None,
+        "holder": held_by,
+        "is_left_behind": held_by is None and (folder / POWER / LEASE).exists(),
         "meter": meter.name,
         **window_figures(window),
     }
@@ -125,9 +127,17 @@ def status_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for what, unit in (("clocks_mhz", "MHz"), ("temperatures_c", "C")):
         named = ", ".join(f"{n} {v:.0f} {unit}" for n, v in found[what].items())
         yield f"{what.partition('_')[0]:<12} {named or 'not readable here'}"
-    yield f"lease        {'nobody holds clocks' if found['holder'] is None else found['holder']}"
+    yield f"lease        {_lease(found)}"
     yield f"meter        {found['meter']}"
     yield f"energy       {joules(found)}"
+
+
+def _lease(found: Mapping[str, Any]) -> str:
+    if found["holder"] is not None:
+        return f"clocks are held by process {found['holder']}"
+    if found["is_left_behind"]:
+        return "clocks of a killed holder are still in force: floe power reset"
+    return "nobody holds clocks"
 
 
 def joules(found: Mapping[str, Any]) -> str:

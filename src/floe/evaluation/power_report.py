@@ -69,11 +69,12 @@ def page(
         _pareto(told, fixed, bound, n_jobs=len(jobs)),
     ]  # fmt: skip
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>floe power: {board}</title>'
-        f"<style>{_STYLE}</style><h1>{board}, {len(jobs)} requests</h1>"
+        '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml"><head>'
+        f'<meta charset="utf-8"/><title>floe power: {board}</title><style>{_STYLE}</style></head>'
+        f"<body><h1>{board}, {len(jobs)} requests</h1>"
         "<p>The board is simulated: all joules, watts, degrees and times are <b>modelled</b>, "
         "fitted to published measurements. They are no claim about any machine.</p>"
-        f"{_table(told, bound)}{''.join(charts)}</html>\n"
+        f"{_table(told, bound)}{''.join(charts)}</body></html>\n"
     )
 
 

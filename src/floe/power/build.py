@@ -18,7 +18,7 @@ from floe.power.boards.model import BoardModel
 from floe.power.controllers.dqn import Dqn
 from floe.power.controllers.learned import N_FEATURES, N_OUTPUTS, Learned
 from floe.power.controllers.policy import Policy, load, shipped
-from floe.power.controllers.rules import rule
+from floe.power.controllers.rules import RULES, rule
 from floe.power.hold import held
 from floe.power.knobs.probe import open_knobs
 from floe.power.length import shipped_length_model
@@ -125,6 +125,9 @@ def controller_for(
     """
     if name == "learned":
         return Learned(model, open_policy(home), mode=mode)
+    if name not in (*RULES, "dqn"):
+        known = ", ".join((*RULES, "learned", "dqn"))
+        raise BadConfig(f"no controller {name!r}; known: {known}", param="power.controller")
     if name != "dqn":
         return rule(name, model)
     try:

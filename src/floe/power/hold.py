@@ -24,6 +24,8 @@ from floe.core.files import atomic_write
 from floe.power.base import Knobs, Saved
 
 _VERSION = 1
+LEASE = "lease.json"
+"""The file in the folder."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -122,7 +124,7 @@ def _locked(folder: Path) -> Iterator[Path]:
                 'power.knobs = "noop"'
             ) from None
         _note_pid(lock)
-        yield folder / "lease.json"
+        yield folder / LEASE
 
 
 def _note_pid(lock: TextIO) -> None:
