@@ -377,7 +377,10 @@ SOUND = [{"weights": [0.0] * len(FEATURES), "precision": np.eye(len(FEATURES)).t
         ({"following": "nobody"}, "damaged"),
         ({"predictors": []}, "damaged"),
         ({"predictors": [*SOUND, {}]}, "damaged"),
-        ({"predictors": [*SOUND, {**SOUND[0], "precision": (-np.eye(len(FEATURES))).tolist()}]}, "damaged"),
+        (
+            {"predictors": [*SOUND, {**SOUND[0], "precision": (-np.eye(len(FEATURES))).tolist()}]},
+            "damaged",
+        ),
         ({"predictors": [*SOUND, {**SOUND[0], "weights": [math.nan] * len(FEATURES)}]}, "damaged"),
         ({"margin": 1e300}, "damaged"),
         ({"history": {}}, "damaged"),
