@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from floe.adapters import source as source_module
+from floe.adapters import store as store_module
 from floe.adapters.digest import content_digest
 from floe.adapters.formats import write_lora_gguf
 from floe.adapters.lora import LoraTensors
@@ -24,7 +26,7 @@ from floe.adapters.peft import read_peft
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
 from floe.core.adapter import Centroid
-from floe.core.errors import BadAdapter, BadRequest, NotFound
+from floe.core.errors import BadAdapter, BadRequest, FloeError, NotFound
 
 MODEL = toys.model()
 
@@ -197,6 +199,27 @@ def test_a_refused_adapter_changes_nothing(store: AdapterStore, tmp_path: Path) 
         with pytest.raises(BadAdapter):
             store.add(bad, name="a", replace=True)
     assert tree(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("step", ["write_lora_gguf", "write_record"])
+def test_a_full_disk_is_said_and_changes_nothing(
+    store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store.add(toys.folder(tmp_path / "a"))
+    before = tree(tmp_path / "store")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    other = toys.folder(tmp_path / "b", seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, step, full)
+        with pytest.raises(FloeError, match="'b' could not be written .* No space left on device"):
+            store.add(other)
+    assert tree(tmp_path / "store") == before
+    assert len(list((tmp_path / "store").rglob("objects/*"))) == 1
+    store.add(other)
+    assert [s.manifest.name for s in store.list()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

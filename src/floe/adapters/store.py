@@ -24,7 +24,7 @@ from floe.adapters.manifest import Record, read_record, write_record
 from floe.adapters.source import Source, existing, read_source
 from floe.adapters.stamps import FileStamp, copy_hashed, fingerprint, is_there, stamp, stamps
 from floe.core.adapter import AdapterManifest, Centroid, StoredAdapter
-from floe.core.errors import BadAdapter, BadRequest, NotFound
+from floe.core.errors import BadAdapter, BadRequest, FloeError, NotFound
 from floe.core.files import atomic_write, safe_name, sha256_file, sync_folder
 from floe.core.model import ModelInfo
 
@@ -70,6 +70,7 @@ class AdapterStore:
         Raises:
             BadAdapter: it cannot be applied to this model; nothing was changed.
             BadRequest: a name that is not allowed, or taken by other content (without `replace`).
+            FloeError: it cannot be written, e.g. because the disk is full; nothing was changed.
         """
         source = existing(source)
         default = source.name if source.is_dir() else source.stem
@@ -97,13 +98,23 @@ class AdapterStore:
                     "store. Choose another with --name, or add --replace",
                     param="name",
                 )
-            gguf = self._objects / digest / "adapter.gguf"
+            return self._stored(self._written(name, digest, read, description))
+
+    def _written(self, name: str, digest: str, read: Source, description: str) -> Record:
+        gguf = self._objects / digest / "adapter.gguf"
+        try:
             write_lora_gguf(gguf, read.lora, self._model.architecture)
             sync_folder(self._objects)
             record = self._new_record(name, digest, read, description, gguf)
             write_record(self._path(name), record)
+        except OSError as error:
             self._sweep()
-            return self._stored(record)
+            raise FloeError(
+                f"adapter {name!r} could not be written to {self._objects.parent}: "
+                f"{error.strerror}. Nothing was changed"
+            ) from error
+        self._sweep()
+        return record
 
     def list(self) -> tuple[StoredAdapter, ...]:
         """Every adapter that can be served, by name."""
