@@ -427,6 +427,46 @@ def test_the_learned_controller_learns_times_and_measured_watts() -> None:
         assert learned.costs.watts("decode")[here] == pytest.approx(2.0, rel=0.15)
 
 
+def test_a_prompt_among_answers_does_not_shorten_their_tokens() -> None:
+    with world(controller="learned") as w:
+        assert w.pilot is not None
+        seen: list[Any] = []
+        w.pilot._controllers["balanced"].seen = seen.append  # type: ignore[method-assign]
+        one = w.begin()
+        w.at(1.0)
+        w.listener.on_step(step("prefill", tokens=20, ms=1000.0))
+        one.drawn()
+        assert w.listener.settle()
+        for n in range(7):
+            w.at(1.1 + n / 10)
+            w.listener.on_step(step(ms=100.0))
+            if n == 3:
+                w.listener.on_step(step("prefill", tokens=9, ms=50.0))
+            one.drawn()
+        assert w.listener.settle()
+        prompt, tokens = seen
+        assert (prompt.phase, prompt.energy_j) == ("prefill", pytest.approx(2.0))
+        assert (tokens.phase, tokens.tokens, tokens.duration_ms) == ("decode", 7, 700.0)
+        assert tokens.energy_j is None  # the stretch had both
+
+
+def test_knobs_that_refuse_at_the_start_leave_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, real = cpu_policy(tmp_path), Path.write_text
+
+    def write(path: Path, text: str, *args: Any, **kw: Any) -> int:
+        if path.parent == policy and text not in ("600000", "1500000"):
+            raise OSError(22, "Invalid argument")
+        return real(path, text, *args, **kw)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    config = PowerConfig(knobs="cpufreq", controller="powersave", board=BOARD)
+    with open_power(config, home=tmp_path, has_cloud=False, root=tmp_path) as power:
+        assert power.info["controller"] == "powersave"
+    assert "a change of clocks is assumed: " in caplog.text and "Invalid argument" in caplog.text
+
+
 def test_an_unknown_energy_teaches_no_watts() -> None:
     with world(controller="learned", label="unknown") as w:
         assert w.pilot is not None

@@ -339,3 +339,23 @@ def test_auto_with_nothing_is_unknown_and_a_wrong_name_is_told(tmp_path: Path) -
     assert meter.end(meter.begin()).energy_j is None
     with pytest.raises(BadConfig, match=r"power\.meter must be one of auto"):
         open_meter("rappl", root=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "", "12 W"])
+def test_what_is_no_finite_number_is_unknown_and_never_measured(tmp_path: Path, text: str) -> None:
+    chip = supply_chip(tmp_path, {"VDD_IN": (5000, 1000)})
+    rails, counted, _ = hwmon_rails(tmp_path)
+    meter = RailMeter(name="hwmon", rails=rails, counted=counted, start=False)
+    mark = meter.begin()
+    (chip / "curr1_input").write_text(text)
+    window = meter.end(mark)
+    assert (window.label, window.energy_j) == ("unknown", None)
+    assert window.rails[0].reason.startswith("the sensor gives no number: ")
+
+
+def test_a_counter_that_grows_in_steps_is_not_taken_for_reset() -> None:
+    # 700 W, added every 100 ms: two readings 5 ms apart may lie on both sides of a step
+    read = iter([0.0, 70.0, 70.0])
+    rail = CounterRail(name="gpu", read_j=lambda: next(read), range_j=None)
+    rail.tick(0.0)
+    assert rail.joules(0.005) == rail.joules(0.010) == 70.0

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,8 +88,9 @@ class Listener:
         self._queue: queue.SimpleQueue[_Said | threading.Event | None] = queue.SimpleQueue()
         self._books = Books()
         self._active: list[Active] = []
-        self._phase: Phase = "idle"
-        self._fed, self._busy_ms = 0, 0.0
+        self._done: dict[
+            Phase, tuple[int, float]
+        ] = {}  # tokens fed and ms, since the last settling
         self._mark = meter.begin()
         self.dropped = self.failures = 0
         self._read_at_s = 0.0
@@ -231,10 +232,8 @@ class Listener:
 
     def _step(self, step: StepTiming) -> None:
         self._books.step(step.phase, step.duration_ms)
-        if step.phase != self._phase:
-            self._phase, self._fed, self._busy_ms = step.phase, 0, 0.0
-        self._fed += step.tokens
-        self._busy_ms += step.duration_ms
+        fed, busy_ms = self._done.get(step.phase, (0, 0.0))
+        self._done[step.phase] = (fed + step.tokens, busy_ms + step.duration_ms)
 
     def _drawn(self, one: Active, at_s: float) -> None:
         one.drawn += 1
@@ -288,10 +287,12 @@ class Listener:
             part = None if window.energy_j is None else window.energy_j / len(self._active)
             one.spent.add(part, window.label)
         if self._pilot is not None:
-            self._pilot.learn(
-                phase=self._phase, fed=self._fed, busy_ms=self._busy_ms, window=window
-            )
-        self._fed, self._busy_ms = 0, 0.0
+            # Joules of a stretch with prompts and answers in it belong to neither alone.
+            alone = len(self._done) <= 1
+            taught = window if alone else replace(window, energy_j=None, label="unknown")
+            for phase, (fed, busy_ms) in self._done.items():
+                self._pilot.learn(phase=phase, fed=fed, busy_ms=busy_ms, window=taught)
+        self._done = {}
         return window
 
     def _decide(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 
@@ -18,9 +19,12 @@ def number_of(path: Path) -> float:
     """The file's number.
 
     Raises:
-        OSError: it cannot be read. ValueError: it holds no number.
+        OSError: it cannot be read. ValueError: it holds no finite number.
     """
-    return float(text_of(path))
+    number = float(text_of(path))
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no figure")
+    return number
 
 
 def text_or(path: Path, other: str) -> str:
