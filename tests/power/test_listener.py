@@ -540,7 +540,7 @@ def test_e17_clocks_are_held_while_the_part_runs_and_put_back(tmp_path: Path) ->
         assert told["power_temperature_celsius", "soc"] == 51.5
         assert told["power_battery_charge",] == 0.42
         # files that never follow count as 50 ms; the rough board would have said 1
-        assert told["power_switch_milliseconds",] == pytest.approx(50, abs=25)
+        assert told["power_switch_milliseconds", "measured"] == pytest.approx(50, abs=25)
         assert power.info["label"] == "unknown" and power.info["board"] == "generic"
     assert (policy / "scaling_min_freq").read_text().strip() == "600000"
     assert holder(tmp_path / "power") is None
@@ -627,6 +627,8 @@ def test_noop_reads_clocks_gives_advice_and_writes_nothing(
         told = {r.name: r.value for r in power.listener.readings()}
     assert (told["power_clock_mhz"], told["power_advised_mhz"]) == (1200, 1500)
     assert told["power_advice_only"] == 1
+    told_by = {r.name: r.labels for r in power.listener.readings()}
+    assert told_by["power_switch_milliseconds"] == {"label": "modelled"}  # nobody tried
     assert "clocks are not set, only advised: power.knobs is noop" in caplog.text
     assert {p: p.read_text() for p in policy.iterdir()} == before
     with open_power(config, home=tmp_path, has_cloud=False, root=tmp_path / "bare") as power:

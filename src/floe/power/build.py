@@ -11,7 +11,7 @@ from pathlib import Path
 from floe.core.config import PowerConfig
 from floe.core.errors import BadConfig, FloeError
 from floe.core.request import DvfsMode
-from floe.power.base import Controller, Knobs
+from floe.power.base import Controller, Knobs, Label
 from floe.power.boards.catalogue import fitted
 from floe.power.boards.generic import generic
 from floe.power.boards.model import BoardModel
@@ -148,7 +148,7 @@ def _pilot(config: PowerConfig, knobs: Knobs, seen: Knobs, *, home: Path) -> Pil
         _log.warning("power.controller has nothing to do: this machine tells of no clocks")
         return None
     model = fitted(config.board).model if config.board else generic(seen.domains)
-    model = _with_switch_cost(model, knobs)
+    model, switch_label = _with_switch_cost(model, knobs)
     made: dict[DvfsMode, Controller] = {
         mode: controller_for(config.controller, model, home=home, mode=mode, board=config.board)
         for mode in MODES
@@ -159,14 +159,16 @@ def _pilot(config: PowerConfig, knobs: Knobs, seen: Knobs, *, home: Path) -> Pil
             one.costs = balanced.costs  # what one mode learns of the board holds for all
     if not isinstance(balanced, Learned):
         made["performance"] = rule("performance", model)
-    return Pilot(model=model, controllers=made, knobs=knobs)
+    return Pilot(model=model, controllers=made, knobs=knobs, switch_label=switch_label)
 
 
-def _with_switch_cost(model: BoardModel, knobs: Knobs) -> BoardModel:
+def _with_switch_cost(model: BoardModel, knobs: Knobs) -> tuple[BoardModel, Label]:
     """The model with what a change of clocks really costs here, where that can be tried."""
     try:
         measured = measure_switch_ms(knobs, repeats=_TRIES)
     except FloeError as error:  # the pilot will be refused, too, and go on with advice
         _log.warning("the cost of a change of clocks is assumed: %s", error.message)
-        return model
-    return replace(model, switch_ms=max(measured.values())) if measured else model
+        return model, "modelled"
+    if not measured:
+        return model, "modelled"
+    return replace(model, switch_ms=max(measured.values())), "measured"

@@ -338,7 +338,11 @@ class Listener:
                 Reading(name="power_decisions_total", value=pilot.decisions),
                 Reading(name="power_switches_total", value=pilot.switches),
                 Reading(name="power_decision_seconds", value=pilot.decision_s),
-                Reading(name="power_switch_milliseconds", value=pilot.switch_ms),
+                Reading(
+                    name="power_switch_milliseconds",
+                    value=pilot.switch_ms,
+                    labels={"label": pilot.switch_label},
+                ),
                 Reading(name="power_advice_only", value=float(bool(pilot.fault))),
             ]
             out += [

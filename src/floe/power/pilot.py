@@ -14,7 +14,17 @@ import numpy as np
 
 from floe.core.errors import FloeError
 from floe.core.request import DvfsMode
-from floe.power.base import Clocks, Controller, ControlState, Goals, Knobs, Phase, Step, Window
+from floe.power.base import (
+    Clocks,
+    Controller,
+    ControlState,
+    Goals,
+    Knobs,
+    Label,
+    Phase,
+    Step,
+    Window,
+)
 from floe.power.boards.model import BoardModel
 from floe.power.books import Spent
 from floe.power.controllers.learned import Learned
@@ -65,7 +75,8 @@ class Active:
 class Pilot:
     """Chooses clocks by `controllers` (one for each mode) and sets them on `knobs`.
 
-    `fault` says why clocks are not set any more, if so: decisions go on as advice.
+    `fault` says why clocks are not set any more, if so: decisions go on as advice. `switch_label`
+    says whether the model's cost of a change was measured here.
     """
 
     def __init__(
@@ -75,6 +86,7 @@ class Pilot:
         controllers: Mapping[DvfsMode, Controller],
         knobs: Knobs,
         clock_s: Callable[[], float] = time.monotonic,
+        switch_label: Label = "modelled",
     ) -> None:
         self._model, self._controllers, self._knobs = model, controllers, knobs
         self._clock_s = clock_s
@@ -88,7 +100,7 @@ class Pilot:
         self.decisions = self.switches = 0
         self.decision_s = 0.0
         self.fault = knobs.advice_only
-        self.switch_ms = model.switch_ms
+        self.switch_ms, self.switch_label = model.switch_ms, switch_label
 
     def decide(
         self,
