@@ -214,7 +214,7 @@ def test_a_full_disk_is_said_and_changes_nothing(
     other = toys.folder(tmp_path / "b", seed=1)
     with monkeypatch.context() as patch:
         patch.setattr(store_module, step, full)
-        with pytest.raises(FloeError, match="'b' could not be written .* No space left on device"):
+        with pytest.raises(FloeError, match=r"'b' could not be written .* No space left on device"):
             store.add(other)
     assert tree(tmp_path / "store") == before
     assert len(list((tmp_path / "store").rglob("objects/*"))) == 1
