@@ -280,6 +280,7 @@ def test_what_reset_cannot_put_back_is_an_error(board: Path, tmp_path: Path) -> 
     done = run("reset", "--root", board)
     assert isinstance(done.exception, FloeError) and done.exception.exit_code == 11
     assert re.search("not put back: /etc/passwd: not one of", done.exception.message)
+    assert done.exception.message.endswith("lease.json keeps them: remove it to give them up")
 
 
 @pytest.mark.parametrize(

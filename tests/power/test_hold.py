@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +104,30 @@ def test_a_second_holder_is_refused_and_disturbs_nothing(tmp_path: Path) -> None
         with pytest.raises(Busy):
             repair(cpufreq_knobs(tmp_path), folder=folder)
         assert bounds(policy) == HELD
+
+
+def test_asking_who_holds_them_writes_nothing_and_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu_policy(tmp_path)
+    folder = tmp_path / "power"
+    assert holder(folder) is None and not folder.exists()
+    with held(cpufreq_knobs(tmp_path), folder=folder):
+        assert holder(folder) == os.getpid()
+    lock = folder / "lease.lock"
+    lock.write_text("1")
+    assert holder(folder) is None and lock.read_text() == "1"
+    asked = lock.open("rb")
+    fcntl.flock(asked, fcntl.LOCK_SH)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(Busy, match="held by process"),
+    ):
+        patch.setattr(time, "sleep", lambda _: None)
+        repair(cpufreq_knobs(tmp_path), folder=folder)
+    monkeypatch.setattr(time, "sleep", lambda wait_s: asked.close() if wait_s else None)
+    with held(cpufreq_knobs(tmp_path), folder=folder):
+        assert holder(folder) == os.getpid()
 
 
 def left_behind(folder: Path, **changes: object) -> Path:

@@ -218,7 +218,7 @@ def reset(
     from floe.core.config import home
     from floe.core.errors import KnobFailed
     from floe.power.build import POWER
-    from floe.power.hold import repair
+    from floe.power.hold import LEASE, repair
     from floe.power.knobs.many import ManyKnobs
     from floe.power.knobs.probe import all_knobs
 
@@ -229,4 +229,6 @@ def reset(
         faults += found["nvml"].put_back(found["nvml"].save())
     print(json.dumps({**asdict(done), "faults": faults}) if as_json else done.state)
     if faults:
-        raise KnobFailed(f"not put back: {'; '.join(faults)}")
+        lease = home() / POWER / LEASE
+        kept = f"; {lease} keeps them: remove it to give them up" if lease.exists() else ""
+        raise KnobFailed(f"not put back: {'; '.join(faults)}{kept}")

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ from floe.power.base import Knobs, Saved
 _VERSION = 1
 LEASE = "lease.json"
 """The file in the folder."""
+_LOCK = "lease.lock"
+_WAITS_S = (0.0, 0.01, 0.05)
+"""Before each try: whoever only asks who the holder is has the lock for a moment."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -80,12 +84,15 @@ def repair(knobs: Knobs, *, folder: Path, boot_id: str | None = None) -> Repair:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that holds clocks now; None if nobody does."""
+    """The process that holds clocks now; None if nobody does. Nothing is written."""
     try:
-        with _locked(folder):
-            return None
-    except Busy:
+        with (folder / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
         return _pid(folder)
+    return None
 
 
 def _repair(knobs: Knobs, lease: Path, boot_id: str) -> Repair:
@@ -115,16 +122,23 @@ def _repair(knobs: Knobs, lease: Path, boot_id: str) -> Repair:
 def _locked(folder: Path) -> Iterator[Path]:
     """The lease's path, while nobody else has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lease.lock").open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+    with (folder / _LOCK).open("a+", encoding="utf-8") as lock:
+        if not any(_taken(lock, wait_s) for wait_s in _WAITS_S):
             raise Busy(
                 f"the clocks are held by process {_pid(folder) or 'unknown'}: stop it, or use "
                 'power.knobs = "noop"'
-            ) from None
+            )
         _note_pid(lock)
         yield folder / LEASE
+
+
+def _taken(lock: TextIO, wait_s: float) -> bool:
+    time.sleep(wait_s)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _note_pid(lock: TextIO) -> None:
@@ -136,7 +150,7 @@ def _note_pid(lock: TextIO) -> None:
 
 def _pid(folder: Path) -> int | None:
     try:
-        return int((folder / "lease.lock").read_text(encoding="utf-8"))
+        return int((folder / _LOCK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 
