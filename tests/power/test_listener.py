@@ -450,6 +450,20 @@ def test_a_prompt_among_answers_does_not_shorten_their_tokens() -> None:
         assert tokens.energy_j is None  # the stretch had both
 
 
+@pytest.mark.parametrize(("fed", "learned"), [(1, False), (9, False), (10, True), (20, True)])
+def test_a_cached_prompt_teaches_nothing_of_a_whole_one(fed: int, learned: bool) -> None:
+    with world(controller="learned") as w:
+        assert w.pilot is not None
+        seen: list[Any] = []
+        w.pilot._controllers["balanced"].seen = seen.append  # type: ignore[method-assign]
+        one = w.begin(prompt_tokens=20)
+        w.at(1.0)
+        w.listener.on_step(step("prefill", tokens=fed, ms=100.0))
+        one.drawn()
+        assert w.listener.settle()
+        assert [s.duration_ms for s in seen] == ([100.0 * 20 / fed] if learned else [])
+
+
 def test_knobs_that_refuse_at_the_start_leave_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

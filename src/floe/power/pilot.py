@@ -31,6 +31,7 @@ from floe.power.controllers.learned import Learned
 from floe.power.controllers.online import OnlineCosts
 from floe.power.length import LengthPredictor
 
+_READ_SHARE = 0.5
 FAR_MS = 1e9
 """A goal that is none."""
 _OWN_TTFT, _OWN_TPOT = 2.0, 1.5
@@ -142,6 +143,8 @@ class Pilot:
         tokens = pressed.drawn - self._drawn_before if phase == "decode" else state.prompt_tokens
         if tokens <= 0 or fed <= 0 or busy_ms <= 0:
             return
+        if phase == "prefill" and fed < _READ_SHARE * state.prompt_tokens:
+            return  # a turn over a cached prompt's last tokens says nothing of a whole prompt
         scale = max(1.0, state.prompt_tokens / fed) if phase == "prefill" else 1.0
         energy_j = None
         if window.energy_j is not None and window.duration_s > 0:
