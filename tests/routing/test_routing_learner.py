@@ -142,6 +142,19 @@ def test_an_adapter_that_disappoints_gives_way_and_the_reason_says_why() -> None
     assert one.counters()["router_learned_total"] == 60
 
 
+def test_one_answer_moves_no_near_adapter_out_and_many_do() -> None:
+    """An LLM finds single answers likely or not for reasons of their own."""
+    asked = router()
+    before = asked.choose(ask())
+    assert before.shares[0].name == "maths"
+    asked.learn(outcome(only("maths"), -4.0, request_id="r0"))
+    assert asked.choose(ask()).shares[0].name == "maths"
+    for n in range(40):
+        asked.learn(outcome(only("maths"), -4.0, request_id=f"m{n}"))
+        asked.learn(outcome(Route(how="base"), -1.0, request_id=f"b{n}"))
+    assert asked.choose(ask()).shares[:1] != before.shares[:1]
+
+
 def test_what_is_in_memory_is_preferred_by_as_much_as_a_load_costs() -> None:
     here = {"digest-code"}
 

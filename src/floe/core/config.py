@@ -196,11 +196,11 @@ class PowerConfig:
 
     `knobs`: noop = clocks are never touched; auto = all clocks that this machine lets be set.
     `controller`: who chooses clocks, off = nobody; learned, or a rule. `board`: the model of a
-    board to begin with, as `floe power simulate --list` names them; "" = a rough one made from the
+    board to begin with, as `floe power simulate list` names them; "" = a rough one made from the
     clocks there are. `dvfs_mode`: performance keeps well below the goals, balanced just meets
     them, saver has none unless they are given. Goals: the first token within `ttft_slo_ms`, each
     after it `tpot_slo_ms`; `power_budget_w`: watts that may be drawn; 0 = none. A request may ask
-    for its own with floe.latency_slo, floe.power_budget and floe.dvfs_mode.
+    for its own with floe.latency_slo and floe.dvfs_mode, and for less with floe.power_budget.
     """
 
     meter: Literal["auto", "hwmon", "rapl", "nvml", "battery", "none"] = "auto"

@@ -47,7 +47,8 @@ class Settings:
     """`noise` is the spread of one observation in the unit of utilities, `ridge` > 0.
 
     `forgetting` 1.0 remembers all; below, an arm's older observations fade with each new one.
-    `most_arms` with observations are kept, the longest unused are dropped first.
+    `most_arms` with observations are kept, the longest unused are dropped first. What is learned
+    of an arm counts by n / (n + `doubt`) after n observations: the first of them say little.
     """
 
     width: int
@@ -57,6 +58,7 @@ class Settings:
     noise: float = 0.5
     forgetting: float = 1.0
     most_arms: int = 4096
+    doubt: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,8 @@ class Bandit:
             known = np.flatnonzero(at >= 0)
             rows, beta = at[known], self.beta
             learned[known] = self._theta[rows] @ x_D - self._shared @ x_D
+            if self.settings.doubt:
+                learned[known] *= self._count[rows] / (self._count[rows] + self.settings.doubt)
             for k, arm in enumerate(arms) if self._warm else ():
                 if at[k] < 0 and arm in self._warm:
                     learned[k] = self._warm[arm] @ x_D
@@ -186,7 +190,9 @@ class Bandit:
             out = np.zeros((len(x_TD), len(arms)))
             for k, arm in enumerate(arms):
                 if arm in self._row:
-                    out[:, k] = x_TD @ (self._theta[self._row[arm]] - self._shared)
+                    row = self._row[arm]
+                    trust = self._count[row] / (self._count[row] + self.settings.doubt)
+                    out[:, k] = trust * (x_TD @ (self._theta[row] - self._shared))
                 elif arm in self._warm:
                     out[:, k] = x_TD @ self._warm[arm]
             return out
@@ -215,6 +221,8 @@ class Bandit:
     ) -> None:
         """The arm did better than arms do on such prompts, by so much; nothing else is learned.
 
+        People mean it: one such word counts as many observations as are doubted.
+
         Raises:
             BadRequest: as `update`.
         """
@@ -223,6 +231,7 @@ class Bandit:
                 raise BadRequest("an observation must be finite, with a weight above 0 and up to 1")
             self.observations += 1
             self._observe(arm, x_D, float(self._shared @ x_D) + better, weight)
+            self._count[self._row[arm]] += weight * self.settings.doubt
 
     def _observe(self, arm: str, x_D: FloatArray, reward: float, weight: float) -> None:
         s, row = self.settings, self._row_of(arm)

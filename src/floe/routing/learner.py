@@ -48,6 +48,7 @@ ALIKE = 0.9
 TRUST = 0.5
 FADES = 32
 MISSED = 4.0
+DOUBT = 8.0
 _log = logging.getLogger("floe.routing")
 
 
@@ -120,6 +121,7 @@ class Learner:
                 width=self._project.width,
                 exploration=config.exploration,
                 forgetting=config.forgetting,
+                doubt=DOUBT,
             )
         )
         self._belongs = Belongs(model=model, encoder=encoder_digest, width=self._project.width)
