@@ -23,7 +23,7 @@ from floe.evaluation.privacy_detection import (
     span_recalls,
 )
 from floe.evaluation.privacy_negatives import negatives
-from floe.evaluation.privacy_presidio_set import PRIVATE, is_private, sentences, tuned_frames
+from floe.evaluation.privacy_presidio_set import is_private, sentences, tuned_frames
 from floe.evaluation.privacy_semantic import semantic_figures
 from floe.evaluation.privacy_sets import Example
 from floe.evaluation.privacy_speed import Timed, prompts, time_sides
@@ -42,8 +42,6 @@ Say = Callable[[str], None]
 Figures = dict[str, Any]
 SEED = 13
 _PEER_PRIVATE_NOT = frozenset({"DATE_TIME", "NRP", "ORGANIZATION", "URL"})
-COMPARED = (*sorted(PRIVATE), "GPE")
-"""Entities in which the gate must not be below Presidio."""
 _LEAK_TEST = """
 import dataclasses, json, sys
 from floe.cli.leak import run_leak_test
@@ -203,12 +201,12 @@ def _peer_english(
     verdicts = [(is_private(e), _peer_says(s)) for e, s in zip(chosen, found, strict=True)]
     measured = rates(verdicts)
     recalls = span_recalls(chosen, found)
-    below = [e for e in COMPARED if e in recalls and (own[e] or 0) < (recalls[e] or 0)]
+    below = [e for e in recalls if (own[e] or 0) < (recalls[e] or 0)]
     return {
         "presidio_private_recall_en": measured.recall,
         "presidio_private_precision_en": measured.precision,
         **{f"presidio_span_recall_en_{entity}": recall for entity, recall in recalls.items()},
-        "span_entities_compared": len([e for e in COMPARED if e in recalls]),
+        "span_entities_compared": len(recalls),
         "span_entities_below_presidio": len(below),
         "span_entities_below_presidio_names": ", ".join(below),
     }
