@@ -98,7 +98,9 @@ def test_b32_the_users_own_model_and_prompts_decide_what_is_learned(
 ) -> None:
     """Any LLM's agreement on any prompts will do; nothing is asked of anybody else."""
     ours = [f"How many euros are {n} pounds and {n + 7} pence?" for n in range(30)]
-    one = Learner(config=RoutingConfig(), encoder_digest=embedding.digest, embedding_width=256)
+    one = Learner(
+        config=RoutingConfig(agreement=True), encoder_digest=embedding.digest, embedding_width=256
+    )
     for n, text in enumerate(ours):
         name = ("good", "bad")[n % 2]
         share = Share(name=name, digest=name, weight=1.0)

@@ -23,7 +23,9 @@ from floe.routing.reward import utility
 from floe.routing.router import Router
 
 ENCODER = "e" * 64
-CONFIG = RoutingConfig(temperature=0.1, threshold=0.3, min_share=0.1, exploration=0.02)
+CONFIG = RoutingConfig(
+    temperature=0.1, threshold=0.3, min_share=0.1, exploration=0.02, agreement=True
+)
 
 
 class Numbers:
@@ -140,6 +142,15 @@ def test_an_adapter_that_disappoints_gives_way_and_the_reason_says_why() -> None
     assert ", maths learned -" in route.reason
     assert one.counters()["router_moved_total"] == 1
     assert one.counters()["router_learned_total"] == 60
+
+
+def test_the_llms_judgement_counts_only_when_asked_for() -> None:
+    quiet = router(config=replace(CONFIG, agreement=False))
+    before = quiet.choose(ask())
+    for n in range(40):
+        assert not quiet.learn(outcome(only("maths"), -6.0, request_id=f"m{n}"))
+    assert quiet.choose(ask()) == before
+    assert quiet.feedback("m39", thumbs=-1)
 
 
 def test_one_answer_moves_almost_nothing_and_many_do() -> None:

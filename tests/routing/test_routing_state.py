@@ -134,7 +134,11 @@ def test_a_file_that_cannot_be_read_or_is_too_large_says_so(
 
 def opened(path: Path) -> Learner:
     return Learner(
-        config=RoutingConfig(), encoder_digest="e" * 64, embedding_width=4, model="m", path=path
+        config=RoutingConfig(agreement=True),
+        encoder_digest="e" * 64,
+        embedding_width=4,
+        model="m",
+        path=path,
     )
 
 
@@ -197,8 +201,8 @@ from floe.core.config import RoutingConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route
 from floe.routing.learner import Learner
-one = Learner(config=RoutingConfig(), encoder_digest="e" * 64, embedding_width=4, model="m",
-              path=Path(sys.argv[1]))
+one = Learner(config=RoutingConfig(agreement=True), encoder_digest="e" * 64, embedding_width=4,
+              model="m", path=Path(sys.argv[1]))
 rng = np.random.default_rng(0)
 while True:
     vector = rng.standard_normal(4).astype(np.float32)

@@ -107,13 +107,14 @@ class PrivacyConfig:
 class RoutingConfig:
     """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base.
 
-    `learner`: bandit = the gate's choice moves with what is learned from agreement with the LLM
-    and from feedback, and towards adapters in memory; gate = it does not. Utilities are nats per
-    token: `miss_cost_per_s` is what a second's wait for a load costs, `nats_per_cosine` what
-    nearness is worth before anything is learned. `exploration` scales the bonus of what is little
-    known, `forgetting` below 1 lets old observations fade, `context_width` is what the learner
-    sees of a prompt. `epochs`: when the set of adapters in memory is chosen anew, after
-    `epoch_requests`, each time (fixed) or twice as many each time (doubling).
+    `learner`: bandit = the gate's choice moves with what is learned from feedback, and towards
+    adapters in memory; gate = it does not. `agreement`: learn also from how likely the LLM finds
+    an answer; it judges form as much as truth, so it is off. Utilities are nats per token:
+    `miss_cost_per_s` is what a second's wait for a load costs, `nats_per_cosine` what nearness is
+    worth before anything is learned. `exploration` scales the bonus of what is little known,
+    `forgetting` below 1 lets old observations fade, `context_width` is what the learner sees of a
+    prompt. `epochs`: when the set of adapters in memory is chosen anew, after `epoch_requests`,
+    each time (fixed) or twice as many each time (doubling).
     """
 
     temperature: float = 0.04
@@ -121,6 +122,7 @@ class RoutingConfig:
     threshold: float = 0.25
     min_share: float = 0.2
     learner: Literal["bandit", "gate"] = "bandit"
+    agreement: bool = False
     miss_cost_per_s: float = 1.0
     nats_per_cosine: float = 2.0
     exploration: float = 0.01

@@ -45,7 +45,7 @@ FloatArray = NDArray[np.float64]
 
 def routing_benchmark(full: bool, say: Say) -> Figures:
     """Issue 5's figures of the router; a field that was not measured is None."""
-    config, seeds = RoutingConfig(), SEEDS_FULL if full else SEEDS_QUICK
+    config, seeds = RoutingConfig(agreement=True), SEEDS_FULL if full else SEEDS_QUICK
     pulled = ensure(EMBEDDING, home=home())
     embedding = StaticEmbedding(
         weights=pulled.files["weights"], tokenizer=pulled.files["tokenizer"],
@@ -147,7 +147,7 @@ def price_figures(world: World, say: Say) -> Figures:
     """The same comparison where a second's wait is worth less or more."""
     out: Figures = {}
     for price in PRICES:
-        config = RoutingConfig(miss_cost_per_s=price)
+        config = RoutingConfig(agreement=True, miss_cost_per_s=price)
         found = world_figures(world, config, seed=SEEDS_FULL[0])
         tag = f"price_{price:g}".replace(".", "_")
         for rival in RIVALS:

@@ -272,7 +272,7 @@ class Learner:
             while len(self._answered) > KEPT:
                 self._answered.popitem(last=False)
         said = utility(outcome, miss_cost_per_s=self._config.miss_cost_per_s)
-        if said is None:
+        if said is None or not self._config.agreement:
             self.count["without_reward"] += 1
             return False
         reward, weight = said
