@@ -29,6 +29,7 @@ def floe(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProce
 def report(models_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = floe(models_home, tmp_path_factory.mktemp("up"), "up", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Fatal" not in done.stderr and "Traceback" not in done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
     return data
 

@@ -71,5 +71,6 @@ def cloud(
 
 def _exit_with_parent() -> None:
     """Interrupt this process when whoever started it is gone."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # not through a buffer, whose lock bars the exit
+        pass
     os.kill(os.getpid(), signal.SIGINT)
