@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from cache_toys import FileStore, Handle, Memory, Slow, cache, route, slow_cache
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from floe.adapters.cache import AdapterCache
@@ -83,6 +83,18 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=120)
+@example(
+    steps=[
+        ("t", ["a"], 0),
+        ("t", ["a"], 0),
+        ("u", ["a"], 17),
+        ("u", ["h", "d"], 4),
+        ("t", ["a"], 0),
+    ],
+    t=36,
+    u=0,
+    seed=0,
+)  # the charge of an adapter held by both passes on
 @given(steps=STEPS, t=st.integers(0, 60), u=st.integers(0, 60), seed=st.integers(0, 3))
 def test_no_burst_takes_guaranteed_bytes(
     store: FileStore, steps: list[tuple[str, list[str], int]], t: int, u: int, seed: int

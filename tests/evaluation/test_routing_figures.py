@@ -21,7 +21,7 @@ from floe.evaluation.routing_policies import BASE, EdgeLora, Gate, Memory, Stati
 from floe.evaluation.routing_sim import best_fixed, free_best, policies, run
 from floe.evaluation.routing_worlds import World, card, data_file, generated, load_times, replay
 
-CONFIG = RoutingConfig(agreement=True)
+CONFIG = RoutingConfig(agreement=True, miss_cost_per_s=1.0)
 
 
 def world() -> World:

@@ -24,7 +24,12 @@ from floe.routing.router import Router
 
 ENCODER = "e" * 64
 CONFIG = RoutingConfig(
-    temperature=0.1, threshold=0.3, min_share=0.1, exploration=0.02, agreement=True
+    temperature=0.1,
+    threshold=0.3,
+    min_share=0.1,
+    exploration=0.02,
+    agreement=True,
+    miss_cost_per_s=1.0,
 )
 
 

@@ -83,7 +83,8 @@ class Partition:
         """Whether all guarantees can still be met once `tenant` holds `wanted` too.
 
         A held adapter is charged to the tenant that held it first; fixed ones to nobody, their
-        bytes are not in `room_bytes`.
+        bytes are not in `room_bytes`. What is held already, and what lies within the tenant's own
+        guarantee, may always be held: a charge that passed on to somebody else does not bar it.
         """
         held: defaultdict[str, int] = defaultdict(int)
         taken = set()
@@ -91,7 +92,10 @@ class Partition:
             if slot.pins and not slot.is_fixed:
                 held[_charged(slot)] += slot.n_bytes
                 taken.add(slot.key)
-        held[tenant] += sum(s.n_bytes for s in wanted if s.key not in taken and not s.is_fixed)
+        more = sum(s.n_bytes for s in wanted if s.key not in taken and not s.is_fixed)
+        held[tenant] += more
+        if not more or held[tenant] <= self.guaranteed_bytes(tenant):
+            return True
         names = held.keys() | self._guaranteed.keys()
         return sum(max(held[n], self.guaranteed_bytes(n)) for n in names) <= room_bytes
 

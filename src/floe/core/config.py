@@ -123,7 +123,7 @@ class RoutingConfig:
     min_share: float = 0.2
     learner: Literal["bandit", "gate"] = "bandit"
     agreement: bool = False
-    miss_cost_per_s: float = 1.0
+    miss_cost_per_s: float = 0.1
     nats_per_cosine: float = 2.0
     exploration: float = 0.01
     forgetting: float = 1.0

@@ -45,7 +45,10 @@ FloatArray = NDArray[np.float64]
 
 def routing_benchmark(full: bool, say: Say) -> Figures:
     """Issue 5's figures of the router; a field that was not measured is None."""
-    config, seeds = RoutingConfig(agreement=True), SEEDS_FULL if full else SEEDS_QUICK
+    config, seeds = (
+        RoutingConfig(agreement=True, miss_cost_per_s=1.0),
+        SEEDS_FULL if full else SEEDS_QUICK,
+    )
     pulled = ensure(EMBEDDING, home=home())
     embedding = StaticEmbedding(
         weights=pulled.files["weights"], tokenizer=pulled.files["tokenizer"],

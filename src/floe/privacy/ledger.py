@@ -218,8 +218,14 @@ class EgressLedger:
             os.fsync(self._fd)
 
     def _warn_if_broken(self) -> None:
-        report = Walk(start=self._older_hash()).over(self._path)
-        if not report.sound:
+        start = self._older_hash()
+        try:
+            report = Walk(start=start).over(self._path)
+        except FloeError:
+            if self._older_hash() == start:
+                raise
+            return  # another process has just put the full file aside
+        if not report.sound and self._older_hash() == start:
             _log.warning(
                 "the egress ledger %s is broken at line %d: %s. New lines are written behind it; "
                 "look at it with: floe privacy ledger",
