@@ -19,7 +19,7 @@ from floe.core.errors import NotFound
 from floe.evaluation import decode, mixed
 from floe.evaluation.cache_bench import cache_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark
-from floe.evaluation.machine import load_average, machine, today, versions
+from floe.evaluation.machine import commit, load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
 from floe.evaluation.power_bench import power_benchmark
 from floe.evaluation.privacy_bench import privacy_benchmark
@@ -63,6 +63,7 @@ def run_benchmark(name: str, *, full: bool = False, say: Say = lambda _: None) -
         "benchmark": name,
         "form": "full" if full else "quick",
         "made_at": today(),
+        "commit": commit(),
         **figures,
         **machine(),
         "load_average_before": before,
