@@ -57,10 +57,21 @@ def wordllama_files(pulled: Callable[[str], PulledModel]) -> tuple[Path, Path]:
 def models_home(
     tmp_path_factory: pytest.TempPathFactory, pulled: Callable[[str], PulledModel]
 ) -> Path:
-    """A home with the real models linked in, for tests that run `floe` itself."""
+    """A home with the real models linked in, for tests that run `floe` itself.
+
+    Shared: whatever one test lets it learn, the next one meets. Use `own_home` where that matters.
+    """
     for name in ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "wordllama-256"):
         pulled(name)
     pulled("rampart-ner")
     home = tmp_path_factory.mktemp("floe-home")
     (home / "models").symlink_to(MODELS_HOME / "models", target_is_directory=True)
+    return home
+
+
+@pytest.fixture(scope="module")
+def own_home(models_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home like `models_home` for the tests of one module alone."""
+    home = tmp_path_factory.mktemp("own-home")
+    (home / "models").symlink_to((models_home / "models").resolve(), target_is_directory=True)
     return home

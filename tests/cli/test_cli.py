@@ -139,7 +139,7 @@ def test_a_port_that_is_none_is_refused_in_one_line(home: Path) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
-def test_explain_knows_what_the_router_has_learned(models_home: Path) -> None:
+def test_explain_knows_what_the_router_has_learned(own_home: Path) -> None:
     text = "What is 6 times 7?"  # the router's choice is maths as long as nothing is learned
     script = f"""
 import asyncio
@@ -160,9 +160,9 @@ async def down(parts):
 with edge(Config(model=ModelConfig(threads=1)), Secrets(), home=home()) as parts:
     asyncio.run(down(parts))
 """
-    env = {**os.environ, "FLOE_HOME": str(models_home)}
-    subprocess.run([sys.executable, "-c", script], env=env, check=True, cwd=models_home)
-    after = json.loads(floe(models_home, "explain", text, "--json").stdout)
+    env = {**os.environ, "FLOE_HOME": str(own_home)}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True, cwd=own_home)
+    after = json.loads(floe(own_home, "explain", text, "--json").stdout)
     assert "nearest adapter maths" in after["route"]["reason"]
     assert "maths learned -" in after["route"]["reason"]
     assert all(adapter["id"] != "maths" for adapter in after["adapters"])

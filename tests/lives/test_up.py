@@ -26,8 +26,8 @@ def floe(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="module")
-def report(models_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    done = floe(models_home, tmp_path_factory.mktemp("up"), "up", "--check")
+def report(own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    done = floe(own_home, tmp_path_factory.mktemp("up"), "up", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Fatal" not in done.stderr and "Traceback" not in done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
@@ -59,8 +59,8 @@ def test_plain_was_answered(report: dict[str, Any]) -> None:
     assert report["plain"]["answer"].strip()
 
 
-def test_without_a_cloud_it_serves_and_says_so(models_home: Path, tmp_path: Path) -> None:
-    done = floe(models_home, tmp_path, "up", "--check", "--cloud-model", "none")
+def test_without_a_cloud_it_serves_and_says_so(own_home: Path, tmp_path: Path) -> None:
+    done = floe(own_home, tmp_path, "up", "--check", "--cloud-model", "none")
     data = json.loads(done.stdout)
     assert done.returncode == 1
     assert data["cloud_model"] is None
@@ -69,11 +69,11 @@ def test_without_a_cloud_it_serves_and_says_so(models_home: Path, tmp_path: Path
     assert "from the edge only" in done.stderr
 
 
-def test_a_stand_in_that_cannot_be_fetched_is_said_aloud(models_home: Path, tmp_path: Path) -> None:
+def test_a_stand_in_that_cannot_be_fetched_is_said_aloud(own_home: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "models").mkdir(parents=True)
     for name in ("smollm2-135m-instruct", "wordllama-256", "rampart-ner"):
-        (home / "models" / name).symlink_to(models_home / "models" / name)
+        (home / "models" / name).symlink_to(own_home / "models" / name)
     offline = {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(tmp_path),
@@ -94,10 +94,10 @@ def test_a_stand_in_that_cannot_be_fetched_is_said_aloud(models_home: Path, tmp_
     assert "qwen2.5-coder-0.5b-instruct" in done.stderr
 
 
-def test_the_stand_in_ends_with_its_parent(models_home: Path, tmp_path: Path) -> None:
+def test_the_stand_in_ends_with_its_parent(own_home: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "floe", "up", "--port", "0"],
-        env={**os.environ, "FLOE_HOME": str(models_home)},
+        env={**os.environ, "FLOE_HOME": str(own_home)},
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
