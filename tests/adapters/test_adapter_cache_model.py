@@ -96,6 +96,8 @@ class Leases(RuleBasedStateMachine):
     def forget(self, name: str) -> None:
         """Gone at once, or with its last lease unless somebody asks for it before."""
         self.loop.run_until_complete(self.cache.forget(f"d-{name}"))
+        self.preferred.discard(name)
+        self.settling.discard(name)
         if name in self.order:
             self.doomed.add(name)
             self.bury(name)
