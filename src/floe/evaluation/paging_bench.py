@@ -38,17 +38,19 @@ SEED = 7
 ADAPTERS, SLOTS, CLIENTS, MAX_TOKENS = 64, 8, 4, 2
 SIDES = ("floe", "lru")
 TRACE_REQUESTS = 1_000
-OURS = {
+OURS: dict[tuple[str, str], str | float] = {
     ("adapters", "policy"): "learned",
     ("adapters", "prefetch"): "both",
     ("routing", "learner"): "bandit",
     ("routing", "epochs"): "doubling",
+    ("routing", "miss_cost_per_s"): 1.0,
 }
-PLAIN = {
+PLAIN: dict[tuple[str, str], str | float] = {
     ("adapters", "policy"): "lru",
     ("adapters", "prefetch"): "off",
     ("routing", "learner"): "gate",
     ("routing", "epochs"): "off",
+    ("routing", "miss_cost_per_s"): 0.1,
 }
 
 
@@ -151,7 +153,7 @@ def config_text(side: str, budget_bytes: int) -> str:
         "routing": {"top_k": "1"},
     }
     for (section, key), value in (PLAIN if side == "lru" else OURS).items():
-        sections[section][key] = f'"{value}"'
+        sections[section][key] = f'"{value}"' if isinstance(value, str) else str(value)
     return "\n".join(
         f"[{section}]\n" + "".join(f"{k} = {v}\n" for k, v in values.items())
         for section, values in sections.items()
