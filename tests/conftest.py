@@ -7,9 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from floe.models.cache import PulledModel
 from floe.models.pull import ensure
+
+# The same examples in every run, so that a change is judged by what it changes;
+# HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 MODELS_HOME = Path(
     os.environ.get("FLOE_TEST_MODELS") or Path.home() / ".cache" / "floe"
