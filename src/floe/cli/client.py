@@ -47,20 +47,9 @@ def server_adapters(address: str, key: str | None) -> dict[str, Any]:
     Raises:
         NotFound: no server answers there. FloeError: what it answered, as its message.
     """
-    import httpx
-
+    content = _got(address, "/v1/adapters", key, timeout_s=30)
     try:
-        with httpx.Client(timeout=30, trust_env=False) as client:
-            reply = client.get(f"{address}/v1/adapters", headers=_headers(key))
-    except httpx.InvalidURL as error:
-        raise BadConfig(f"{address} is not a URL: {error}", param="url") from error
-    except httpx.HTTPError as error:
-        kind = type(error).__name__
-        raise NotFound(f"no Floe server at {address} ({kind}); start one with: floe up") from error
-    if reply.status_code != 200:
-        raise FloeError(_refusal(reply.status_code, reply.content))
-    try:
-        data = json.loads(reply.content)
+        data = json.loads(content)
         if all(isinstance(row["id"], str) for row in data["data"]):
             return dict(data)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -74,11 +63,16 @@ def server_metrics(address: str, key: str | None) -> str:
     Raises:
         NotFound: no server answers there. FloeError: what it answered, as its message.
     """
+    return _got(address, "/metrics", key, timeout_s=10).decode("utf-8", "replace")
+
+
+def _got(address: str, path: str, key: str | None, *, timeout_s: float) -> bytes:
+    """What the server has at `path`."""
     import httpx
 
     try:
-        with httpx.Client(timeout=10, trust_env=False) as client:
-            reply = client.get(f"{address}/metrics", headers=_headers(key))
+        with httpx.Client(timeout=timeout_s, trust_env=False) as client:
+            reply = client.get(f"{address}{path}", headers=_headers(key))
     except httpx.InvalidURL as error:
         raise BadConfig(f"{address} is not a URL: {error}", param="url") from error
     except httpx.HTTPError as error:
@@ -86,7 +80,7 @@ def server_metrics(address: str, key: str | None) -> str:
         raise NotFound(f"no Floe server at {address} ({kind}); start one with: floe up") from error
     if reply.status_code != 200:
         raise FloeError(_refusal(reply.status_code, reply.content))
-    return reply.text
+    return reply.content
 
 
 def stream_chat(address: str, key: str | None, body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,6 @@ def versions(*, llama_build: str | None) -> dict[str, str | None]:
         "llama_cpp_build": llama_build,
         "xllamacpp_version": _package("xllamacpp"),
         "numpy_version": _package("numpy"),
-        "commit": commit(),
     }
 
 

@@ -92,7 +92,7 @@ def _busy(
     play: Generator[ControlState, Clocks, None], state: ControlState, model: BoardModel
 ) -> ControlState | None:
     """The next state with work to do: nothing is learned of idle times."""
-    slow = int(np.argmin(model.idle_w_S + 1e-6 * model.decode_w_S))
+    slow = model.thriftiest
     try:
         while state.phase == "idle":
             state = play.send(model.clocks(slow))

@@ -61,6 +61,11 @@ class BoardModel:
         """The setting that decodes fastest: what a performance governor runs at."""
         return int(np.argmin(self.decode_ms(0) + self.prefill_ms(64)))
 
+    @property
+    def thriftiest(self) -> int:
+        """The setting that draws least while it waits; of equal ones the one that decodes so."""
+        return int(np.argmin(self.idle_w_S + 1e-6 * self.decode_w_S))
+
     def clocks(self, setting: int) -> dict[str, float]:
         """MHz by domain of a setting."""
         return dict(self._clocks_by_setting[setting])

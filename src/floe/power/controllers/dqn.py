@@ -17,7 +17,7 @@ class Dqn:
 
     def __init__(self, model: BoardModel, values: Policy) -> None:
         self._model, self._values = model, values
-        self._idle = int(np.argmin(model.idle_w_S + 1e-6 * model.decode_w_S))
+        self._idle = model.thriftiest
 
     def begin(self, goals: Goals) -> None:
         """Goals come with every state."""

@@ -46,7 +46,7 @@ class Learned:
         self.costs = OnlineCosts(model)
         self.pressure = Pressure(model)
         self._stretch = STRETCH[mode]
-        self._idle = int(np.argmin(model.idle_w_S + 1e-6 * model.decode_w_S))
+        self._idle = model.thriftiest
         self._fast = model.fastest
         self._state: ControlState | None = None
         self._fast_ms = 0.0

@@ -90,14 +90,6 @@ class Cues:
     def __bool__(self) -> bool:
         return bool(self.words or self.parts or self.foreign)
 
-    def in_text(self, hints: Hints) -> bool:
-        """Whether one of them is there."""
-        return (
-            not self.words.isdisjoint(hints.words)
-            or any(part in hints.lower for part in self.parts)
-            or any(part in hints.lower for part in self.foreign)
-        )
-
 
 def any_of(*parts: str) -> Cues:
     """Cues that are parts of text."""
