@@ -323,7 +323,8 @@ def test_a_private_matter_is_local_unless_somebody_says_otherwise() -> None:
 
 
 def test_a_threshold_outside_zero_and_one_stops_the_start() -> None:
-    from floe.core.config import Config, check
+    from floe.core.config import Config
+    from floe.core.config_rules import check
 
     for value in (-0.1, 1.0):
         with pytest.raises(BadConfig, match=r"privacy\.semantic_threshold"):

@@ -10,7 +10,8 @@ import httpx
 import pytest
 from scripted_service import Script, service_of
 
-from floe.core.config import Config, Secrets, TenantConfig, check
+from floe.core.config import Config, Secrets, TenantConfig
+from floe.core.config_rules import check
 from floe.core.errors import BadConfig
 from floe.core.route import Route
 from floe.serving.app import build_app

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from floe.core.config import Config, check, load_config
+from floe.core.config import Config, load_config
+from floe.core.config_rules import check
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

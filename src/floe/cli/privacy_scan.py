@@ -24,7 +24,7 @@ ShowOption = Annotated[bool, typer.Option("--show", help="Print the private text
 
 def tell_unknown(settings: Config, tenant: str) -> None:
     """Say it when nobody configured the tenant: it may be misspelt."""
-    from floe.core.config import DEFAULT
+    from floe.core.config_rules import DEFAULT
 
     if tenant != DEFAULT and tenant not in settings.tenants:
         say(f'no tenant "{tenant}" is configured: judged by the strictest policy')

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from floe.core.config import DEFAULT
+from floe.core.config_rules import DEFAULT
 from floe.core.errors import BadConfig, NotAllowed
 from floe.serving.errors import Forbidden
 

@@ -18,7 +18,8 @@ from floe.answer import answer
 from floe.assemble import EMBEDDING, Edge
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.config import DEFAULT, Secrets
+from floe.core.config import Secrets
+from floe.core.config_rules import DEFAULT
 from floe.core.request import Request
 from floe.core.route import Route
 from floe.core.token import Event, Started

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from floe.core.config import DEFAULT
+from floe.core.config_rules import DEFAULT
 from floe.core.token import Finished, Started
 from floe.serving.service import Figure, Spread, no_figures
 

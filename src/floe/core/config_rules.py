@@ -1,0 +1,203 @@
+"""What must hold of a configuration, section by section, and what is said where it does not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from floe.core.errors import BadConfig
+
+if TYPE_CHECKING:
+    from floe.core.config import AdaptersConfig, Config, PowerConfig
+
+DEFAULT = "default"
+"""The tenant of whoever has no key of its own."""
+_TENANT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+Rule = tuple[bool, str, str]
+"""Whether it holds, the setting, what it must be."""
+
+
+def check(config: Config) -> None:
+    """Raise BadConfig for values that no part could work with."""
+    rules = [
+        *_fusion_rules(config),
+        *_routing_rules(config),
+        *_serve_rules(config),
+        *_model_rules(config),
+        *_privacy_rules(config),
+        *_cloud_rules(config),
+        (config.adapters.budget_bytes >= 0, "adapters.budget_bytes", "0 or more"),
+        (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
+        *_adapter_rules(config.adapters),
+        *_power_rules(config.power),
+        *_tenant_rules(config),
+    ]
+    for holds, name, wanted in rules:
+        if not holds:
+            raise BadConfig(f"{name} must be {wanted}", param=name)
+
+
+def _fusion_rules(config: Config) -> list[Rule]:
+    """What must hold of weights and waits."""
+    return [
+        (0.0 <= config.fusion.weight <= 1.0, "fusion.weight", "between 0 and 1"),
+        (0.0 <= config.fusion.cloud_share <= 1.0, "fusion.cloud_share", "between 0 and 1"),
+        (
+            bool(config.fusion.weights.strip()),
+            "fusion.weights",
+            '"auto", "off" or the path of a file',
+        ),
+        (config.fusion.token_budget_ms >= 0, "fusion.token_budget_ms", "0 or more"),
+        (config.fusion.first_token_budget_ms >= 0, "fusion.first_token_budget_ms", "0 or more"),
+    ]
+
+
+def _routing_rules(config: Config) -> list[Rule]:
+    """What must hold of the gate and the learner."""
+    return [
+        (config.routing.temperature > 0, "routing.temperature", "above 0"),
+        (config.routing.epoch_requests >= 1, "routing.epoch_requests", "1 or more"),
+        (config.routing.top_k >= 1, "routing.top_k", "1 or more"),
+        (
+            0.0 <= config.routing.miss_cost_per_s < float("inf"),
+            "routing.miss_cost_per_s",
+            "0 (loads are free) or more",
+        ),
+        (
+            0.0 < config.routing.nats_per_cosine < float("inf"),
+            "routing.nats_per_cosine",
+            "above 0",
+        ),
+        (0.0 <= config.routing.exploration <= 10.0, "routing.exploration", "between 0 and 10"),
+        (0.5 <= config.routing.forgetting <= 1.0, "routing.forgetting", "between 0.5 and 1"),
+        (1 <= config.routing.context_width <= 512, "routing.context_width", "between 1 and 512"),
+    ]
+
+
+def _serve_rules(config: Config) -> list[Rule]:
+    """What must hold of the server."""
+    return [
+        (0 < config.serve.port < 65536, "serve.port", "between 1 and 65535"),
+        (config.serve.default_max_tokens >= 1, "serve.default_max_tokens", "1 or more"),
+        (config.serve.max_body_bytes >= 1, "serve.max_body_bytes", "1 or more"),
+        (config.serve.hot_answers_bytes >= 0, "serve.hot_answers_bytes", "0 (off) or more"),
+        (config.serve.hot_answers_ttl_s >= 1, "serve.hot_answers_ttl_s", "1 or more"),
+        (
+            0.0 <= config.serve.hot_answers_cosine <= 1.0,
+            "serve.hot_answers_cosine",
+            "between 0 (off) and 1",
+        ),
+        (config.serve.usage_log_bytes >= 0, "serve.usage_log_bytes", "0 (off) or more"),
+    ]
+
+
+def _model_rules(config: Config) -> list[Rule]:
+    """What must hold of the engine."""
+    return [
+        (config.model.context_tokens >= 64, "model.context_tokens", "64 or more"),
+        (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
+        (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
+        (config.model.threads >= 0, "model.threads", "0 (all cores) or more"),
+    ]
+
+
+def _privacy_rules(config: Config) -> list[Rule]:
+    """What must hold of the gate."""
+    return [
+        (config.privacy.max_chars >= 1, "privacy.max_chars", "1 or more"),
+        (
+            config.privacy.ner != "gliner" or bool(config.privacy.ner_model),
+            "privacy.ner_model",
+            'the folder of a model when privacy.ner is "gliner"',
+        ),
+        (
+            0.0 <= config.privacy.semantic_threshold < 1.0,
+            "privacy.semantic_threshold",
+            "0 (as calibrated) or more, and below 1",
+        ),
+        (config.privacy.timeout_ms >= 1, "privacy.timeout_ms", "1 or more"),
+    ]
+
+
+def _cloud_rules(config: Config) -> list[Rule]:
+    """What must hold of the endpoint."""
+    return [
+        (1 <= config.cloud.top_k <= 1000, "cloud.top_k", "between 1 and 1000"),
+        (config.cloud.connect_timeout_ms >= 1, "cloud.connect_timeout_ms", "1 or more"),
+        (
+            config.cloud.continues == "no" or config.cloud.kind == "openai",
+            "cloud.continues",
+            '"no" unless cloud.kind is "openai"',
+        ),
+    ]
+
+
+def _adapter_rules(adapters: AdaptersConfig) -> list[Rule]:
+    """What must hold of the adapters' tiers: (holds, setting, what it must be)."""
+    scheme, found, place = adapters.remote.partition("://")
+    remote = not adapters.remote or (bool(scheme and found and place) and "@" not in place)
+    return [
+        (bool(adapters.policy.strip()), "adapters.policy", "the name of a policy"),
+        (adapters.host_bytes >= 0, "adapters.host_bytes", "0 (none) or more"),
+        (adapters.disk_bytes >= 0, "adapters.disk_bytes", "0 or more"),
+        (
+            not adapters.disk_bytes or bool(adapters.remote),
+            "adapters.disk_bytes",
+            "0 without adapters.remote: it bounds only what came from there",
+        ),
+        (remote, "adapters.remote", "a URL such as file:///srv/adapters, without a password"),
+        (adapters.wait_ms >= 0, "adapters.wait_ms", "0 or more"),
+        (adapters.max_overtaken >= 0, "adapters.max_overtaken", "0 or more"),
+        (
+            len(set(adapters.pinned)) == len(adapters.pinned),
+            "adapters.pinned",
+            "a list of different names",
+        ),
+    ]
+
+
+def _power_rules(power: PowerConfig) -> list[Rule]:
+    """What must hold of goals and budgets: (holds, setting, what it must be)."""
+    amounts = ("ttft_slo_ms", "tpot_slo_ms", "power_budget_w")
+    return [
+        *(
+            (0.0 <= getattr(power, n) < float("inf"), f"power.{n}", "0 (none) or more")
+            for n in amounts
+        ),
+        (
+            power.knobs == "noop" or power.controller != "off",
+            "power.controller",
+            'set when power.knobs is not "noop": somebody has to choose the clocks',
+        ),
+    ]
+
+
+def _tenant_rules(config: Config) -> list[Rule]:
+    """What must hold of each tenant and of all together: (holds, setting, what it must be)."""
+    rules = []
+    for name, tenant in config.tenants.items():
+        at = f"tenants.{name}"
+        named = "named by at most 32 letters, digits, _ and -, a letter first"
+        rules += [
+            (_TENANT.fullmatch(name) is not None, at, named),
+            (tenant.guaranteed_bytes >= 0, f"{at}.guaranteed_bytes", "0 or more"),
+            (0.0 < tenant.share <= 1e6, f"{at}.share", "above 0 and at most 1000000"),
+        ]
+    keys = [key_name(name) for name in config.tenants]
+    promised = sum(tenant.guaranteed_bytes for tenant in config.tenants.values())
+    return [
+        *rules,
+        (len(keys) == len(set(keys)), "tenants", "told apart by their names with - read as _"),
+        (
+            promised <= config.adapters.budget_bytes,
+            "tenants.NAME.guaranteed_bytes",
+            f"at most adapters.budget_bytes in all, not {promised}",
+        ),
+    ]
+
+
+def key_name(tenant: str) -> str:
+    """The variable of the environment that holds a tenant's key."""
+    if tenant == DEFAULT:
+        return "FLOE_API_KEY"
+    return f"FLOE_API_KEY_{tenant.upper().replace('-', '_')}"
