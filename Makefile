@@ -34,7 +34,7 @@ $(VENV)/.run-ready: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml requirements/test.txt | $(BIN)/python
-	$(PIP) install --progress-bar on --editable '.[serve,ner,hub,convert,train]' -r requirements/test.txt
+	$(PIP) install --progress-bar on --editable '.[serve,ner,hub,convert,train,fed,dp,tailor]' -r requirements/test.txt
 	@touch $@ $(VENV)/.run-ready
 
 clean: ## Remove the virtual environment

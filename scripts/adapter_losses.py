@@ -36,8 +36,9 @@ from floe.adapters.formats import write_lora_gguf
 from floe.adapters.mix import compose
 from floe.adapters.store import AdapterStore
 from floe.assemble import chat_format, open_embedding, open_engine, open_store
-from floe.core.config import AdaptersConfig, Config, ModelConfig, home
+from floe.core.config import Config, home
 from floe.core.request import Message, Request
+from floe.core.sections import AdaptersConfig, ModelConfig
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.evaluation.machine import machine, today, versions
 

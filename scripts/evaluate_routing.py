@@ -30,7 +30,8 @@ from adapter_data import SOURCES, split
 from numpy.typing import NDArray
 
 from floe.core.adapter import Centroid
-from floe.core.config import RoutingConfig, home
+from floe.core.config import home
+from floe.core.sections import RoutingConfig
 from floe.models.pull import ensure
 from floe.routing.centroid import centroid_of
 from floe.routing.embed import StaticEmbedding, shipped_background

@@ -15,8 +15,9 @@ import numpy as np
 from floe.adapters.formats import write_lora_gguf
 from floe.adapters.lora import LoraPair, LoraTensors
 from floe.assemble import open_engine
-from floe.core.config import ModelConfig, home
+from floe.core.config import home
 from floe.core.model import ModelInfo
+from floe.core.sections import ModelConfig
 from floe.evaluation.cache_trace import RANKS
 from floe.evaluation.machine import machine, today
 

@@ -24,7 +24,8 @@ from adapter_data import Example, code, maths, split
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
 from floe.assemble import STAND_IN, model_files
-from floe.core.config import ModelConfig, home
+from floe.core.config import home
+from floe.core.sections import ModelConfig
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.evaluation.fusion_record import TOP_K, Item, adapted, both
 from floe.fusion.recording import Spoken, record, save

@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from floe.assemble import chat_format, open_engine
-from floe.core.config import ModelConfig, home
+from floe.core.config import home
 from floe.core.files import atomic_write
 from floe.core.request import Message, Request, Sampling
+from floe.core.sections import ModelConfig
 from floe.power.length import EVERY_TOKENS, prompt_features
 
 SEED, MOST_TOKENS = 29, 256

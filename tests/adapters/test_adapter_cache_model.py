@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from floe.adapters.policies import POLICIES, make_policy
-from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, Busy
+from floe.core.sections import TenantConfig
 
 SIZES = {"a": 10, "b": 20, "c": 30, "d": 40, "e": 50}
 

@@ -17,10 +17,10 @@ from floe.adapters.mix import MixCache
 from floe.adapters.store import AdapterStore
 from floe.answer import Parts, answer
 from floe.core.adapter import Centroid, StoredAdapter
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadAdapter
 from floe.core.request import Request, Sampling
 from floe.core.route import Route
+from floe.core.sections import RoutingConfig
 from floe.core.token import Started
 from floe.core.verdict import Verdict
 from floe.fusion.align import Alignment

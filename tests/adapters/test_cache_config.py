@@ -14,8 +14,9 @@ from floe.adapters.remote_index import publish
 from floe.adapters.remote_store import RemoteStore
 from floe.adapters.store import AdapterStore
 from floe.assemble import open_cache, open_source
-from floe.core.config import AdaptersConfig, Config, TenantConfig, load_config
+from floe.core.config import Config, load_config
 from floe.core.errors import BadConfig
+from floe.core.sections import AdaptersConfig, TenantConfig
 
 REMOTE = 'remote = "file:///srv/adapters"\n'
 

@@ -11,8 +11,8 @@ import pytest
 from cache_toys import FileStore, Handle, Memory, Slow, cache, route, slow_cache
 
 from floe.adapters.cache import AdapterCache
-from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, Busy
+from floe.core.sections import TenantConfig
 from floe.testing.virtual_time import run_virtual
 
 SIZES = dict.fromkeys("abcdefgh", 100)

@@ -13,7 +13,7 @@ from floe.adapters.cache import AdapterCache
 from floe.adapters.mix import mix_digest
 from floe.adapters.recency import Recency
 from floe.adapters.shares import mix_key
-from floe.core.config import TenantConfig
+from floe.core.sections import TenantConfig
 from floe.testing.virtual_time import run_virtual
 
 SIZES = dict.fromkeys("abcdefgh", 100) | {"huge": 900}

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from floe.adapters.cache import AdapterCache
-from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, BadConfig, Busy
+from floe.core.sections import TenantConfig
 from floe.testing.virtual_time import run_virtual
 
 SIZES = {"a": 10, "b": 20, "c": 30, "d": 40, "e": 50, "f": 25, "g": 15, "h": 35}

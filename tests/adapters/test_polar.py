@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from floe.adapters.cache import AdapterCache
 from floe.adapters.epochs import EpochController, EpochSettings
 from floe.core.adapter import Centroid
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadAdapter
 from floe.core.outcome import Outcome
 from floe.core.request import Request
 from floe.core.route import Route
+from floe.core.sections import RoutingConfig
 from floe.polar import PolarManager
 from floe.routing.learner import Learner
 from floe.routing.router import Router

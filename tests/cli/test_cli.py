@@ -145,7 +145,8 @@ def test_explain_knows_what_the_router_has_learned(own_home: Path) -> None:
 import asyncio
 from floe.answer import answer
 from floe.assemble import edge
-from floe.core.config import Config, ModelConfig, Secrets, home
+from floe.core.config import Config, Secrets, home
+from floe.core.sections import ModelConfig
 from floe.core.request import Request, Sampling
 
 async def down(parts):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from floe.cli.init import commented_config
-from floe.core.config import Config, Secrets, TenantConfig, home, load_config
+from floe.core.config import Config, Secrets, home, load_config
 from floe.core.errors import BadConfig
+from floe.core.sections import TenantConfig
 
 
 def write(folder: Path, text: str) -> Path:
@@ -157,7 +158,7 @@ def test_a_list_in_the_configuration_is_checked(tmp_path: Path, adapters: str, s
 def test_power_choices_of_the_configuration_are_those_of_the_part() -> None:
     from typing import get_args, get_type_hints
 
-    from floe.core.config import PowerConfig
+    from floe.core.sections import PowerConfig
     from floe.power.controllers.rules import RULES
     from floe.power.knobs.probe import NAMES as KNOBS
     from floe.power.meters.probe import NAMES as METERS

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from floe.adapters.epochs import EpochSettings
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadModel
+from floe.core.sections import RoutingConfig
 from floe.evaluation import routing_bench, routing_page
 from floe.evaluation.bench import BENCHMARKS
 from floe.evaluation.report import PAGES, page

@@ -17,8 +17,9 @@ from floe.assemble import FUSION, open_weights
 from floe.cli.fusion import app
 from floe.cli.fusion_text import cloud_log_prob, read_pairs
 from floe.core.advice import Advice, Candidate
-from floe.core.config import Config, FusionConfig
+from floe.core.config import Config
 from floe.core.errors import BadConfig, BadRequest
+from floe.core.sections import FusionConfig
 from floe.fusion.align import Alignment
 from floe.fusion.evaluate import (
     bits_per_byte,

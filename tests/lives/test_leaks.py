@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from floe.cli.leak import run_leak_test
-from floe.core.config import PrivacyConfig
+from floe.core.sections import PrivacyConfig
 from floe.core.verdict import Verdict
 from floe.privacy.base import Span
 from floe.privacy.detector import RuleDetector

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floe.core.config import PowerConfig
 from floe.core.request import Budgets, PowerWish, Request, Sampling
 from floe.core.route import Route, Share
+from floe.core.sections import PowerConfig
 from floe.power.choices import Option, Shortage, choose, excess, frontier
 from floe.power.sparing import Sparing
 

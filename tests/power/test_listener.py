@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.config import PowerConfig
 from floe.core.errors import BadConfig, Busy, KnobFailed
 from floe.core.request import PowerWish, Request, Sampling
+from floe.core.sections import PowerConfig
 from floe.core.timing import StepTiming, Unwatched, unheard, unwatched
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.power.base import Clocks, Domain, Label, RailEnergy, Window
@@ -563,7 +563,7 @@ def test_e17_clocks_are_held_while_the_part_runs_and_put_back(tmp_path: Path) ->
 HOLDER = """
 import sys, time
 from pathlib import Path
-from floe.core.config import PowerConfig
+from floe.core.sections import PowerConfig
 from floe.core.request import Request
 from floe.power.build import open_power
 root = Path(sys.argv[1])
@@ -596,7 +596,7 @@ import sys
 from pathlib import Path
 from starlette.applications import Starlette
 from floe.cli.web import listen, run_app
-from floe.core.config import PowerConfig
+from floe.core.sections import PowerConfig
 from floe.core.request import Request
 from floe.power.build import open_power
 root = Path(sys.argv[1])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from floe.core.config import PrivacyConfig, load_config
+from floe.core.config import load_config
 from floe.core.errors import BadConfig, BadModel, Missing
+from floe.core.sections import PrivacyConfig
 from floe.privacy.build import build_gate
 from floe.privacy.ner import NerFiles
 

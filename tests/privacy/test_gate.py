@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.config import PrivacyConfig
 from floe.core.errors import FloeError
+from floe.core.sections import PrivacyConfig
 from floe.privacy.base import Span
 from floe.privacy.deadline import DeadlineRunner
 from floe.privacy.detector import RuleDetector

@@ -21,9 +21,9 @@ from floe.answer import Cloud as AnyCloud
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
 from floe.core.advice import Advice, Candidate, Question
-from floe.core.config import PrivacyConfig, TenantConfig
 from floe.core.request import Message, Request, Sampling
 from floe.core.route import Route
+from floe.core.sections import PrivacyConfig, TenantConfig
 from floe.core.token import Event, Finished, Started, Token
 from floe.core.verdict import Finding, Verdict
 from floe.fusion.align import Alignment

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from floe.core.config import PrivacyConfig
 from floe.core.errors import BadRequest
+from floe.core.sections import PrivacyConfig
 from floe.privacy.base import Span
 from floe.privacy.labelled import Gold, Labelled, read_labelled
 from floe.privacy.measure import MISSED, Measure, Measured

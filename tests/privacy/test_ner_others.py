@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floe.core.config import Config, PrivacyConfig, load_config
+from floe.core.config import Config, load_config
 from floe.core.errors import BadConfig, BadModel, Missing
+from floe.core.sections import PrivacyConfig
 from floe.privacy.build import build_gate
 from floe.privacy.gliner import GlinerDetector, pieces
 from floe.privacy.presidio import PresidioDetector

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from floe.core.config import PrivacyConfig, TenantConfig, load_config
+from floe.core.config import load_config
 from floe.core.errors import BadConfig
+from floe.core.sections import PrivacyConfig, TenantConfig
 from floe.privacy import ner_spans
 from floe.privacy.base import Span
 from floe.privacy.build import build_gate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floe.core.config import PrivacyConfig
+from floe.core.sections import PrivacyConfig
 from floe.privacy.build import build_gate
 from floe.privacy.detector import RuleDetector
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.config import PrivacyConfig
+from floe.core.sections import PrivacyConfig
 from floe.privacy import scan as module
 from floe.privacy.base import Span
 from floe.privacy.detector import RuleDetector

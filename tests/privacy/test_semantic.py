@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from floe.core.config import PrivacyConfig
 from floe.core.errors import BadConfig, BadModel, Missing
+from floe.core.sections import PrivacyConfig
 from floe.models.cache import PulledModel
 from floe.privacy.build import build_gate
 from floe.privacy.policy import policy_of

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.config import RoutingConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route, Share
+from floe.core.sections import RoutingConfig
 from floe.routing.embed import StaticEmbedding, shipped_background
 from floe.routing.features import Projection, basis_of, shipped_basis
 from floe.routing.general import SLOPE, USUAL, General, directions_of, shipped_general

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from floe.core.adapter import AdapterManifest, Centroid
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadRequest, NotFound
 from floe.core.outcome import Outcome
 from floe.core.request import Request
 from floe.core.route import Route, Share
+from floe.core.sections import RoutingConfig
 from floe.routing.learner import Learner
 from floe.routing.reward import utility
 from floe.routing.router import Router

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from floe.core.adapter import AdapterManifest, Centroid
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadRequest, NotFound
 from floe.core.request import AdapterScale, Message, Request
+from floe.core.sections import RoutingConfig
 from floe.routing.router import Router
 
 ENCODER = "e" * 64

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route
+from floe.core.sections import RoutingConfig
 from floe.routing import learner as learner_module
 from floe.routing.bandit import Bandit, Settings
 from floe.routing.learner import Learner
@@ -197,7 +197,7 @@ CHILD = """
 import sys
 from pathlib import Path
 import numpy as np
-from floe.core.config import RoutingConfig
+from floe.core.sections import RoutingConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route
 from floe.routing.learner import Learner

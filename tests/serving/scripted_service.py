@@ -168,7 +168,9 @@ class _Server(uvicorn.Server):
 @contextlib.contextmanager
 def served(app: ASGIApp) -> Iterator[int]:
     """A real server on a free port of the loopback."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none"
+    )
     server = _Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -13,8 +13,8 @@ import pytest
 from scripted_service import WAIT_S, Caller, Script, Sent, Tracked, draw, served, service_of
 from starlette.types import ASGIApp
 
-from floe.core.config import ServeConfig
 from floe.core.errors import Busy
+from floe.core.sections import ServeConfig
 from floe.serving import connection
 from floe.serving.app import build_app
 from floe.serving.connection import Slots, deliver, while_connected

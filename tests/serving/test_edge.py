@@ -14,7 +14,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_service import LOCAL, Script, draw, embed, served, service_of
 
-from floe.core.config import ServeConfig
 from floe.core.errors import (
     BadAdapter,
     BadConfig,
@@ -26,6 +25,7 @@ from floe.core.errors import (
 )
 from floe.core.request import Request
 from floe.core.route import Route, Share
+from floe.core.sections import ServeConfig
 from floe.core.token import Event
 from floe.serving.app import build_app
 from floe.serving.body import read_json

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from scripted_service import Script, service_of
 
-from floe.core.config import TenantConfig
 from floe.core.errors import NotFound
+from floe.core.sections import TenantConfig
 from floe.serving.app import build_app
 from floe.serving.feedback import Answered
 from floe.serving.service import Feedback, Service

@@ -14,16 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from floe.assemble import Edge, edge
-from floe.core.config import (
-    AdaptersConfig,
-    Config,
-    ModelConfig,
-    PrivacyConfig,
-    Secrets,
-    ServeConfig,
-    TenantConfig,
-)
+from floe.core.config import Config, Secrets
 from floe.core.route import Route, Share
+from floe.core.sections import AdaptersConfig, ModelConfig, PrivacyConfig, ServeConfig, TenantConfig
 from floe.serving.app import build_app
 from floe.serving.local import service_of
 from floe.serving.usage_log import USAGE

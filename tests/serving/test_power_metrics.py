@@ -16,9 +16,9 @@ import httpx
 import pytest
 from scripted_service import Script, service_of
 
-from floe.core.config import PowerConfig
 from floe.core.errors import BadRequest
 from floe.core.request import PowerWish, Request
+from floe.core.sections import PowerConfig
 from floe.power.base import RailEnergy, Window
 from floe.power.build import Power
 from floe.power.knobs.simulated import NoKnobs

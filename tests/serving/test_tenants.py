@@ -10,10 +10,11 @@ import httpx
 import pytest
 from scripted_service import Script, service_of
 
-from floe.core.config import Config, Secrets, TenantConfig
+from floe.core.config import Config, Secrets
 from floe.core.config_rules import check
 from floe.core.errors import BadConfig
 from floe.core.route import Route
+from floe.core.sections import TenantConfig
 from floe.serving.app import build_app
 from floe.serving.callers import Caller, KeyRing
 from floe.serving.service import ModelRecord, Service

@@ -44,9 +44,9 @@ from floe.adapters.table import Table
 from floe.adapters.tenants import FairQueue, Partition
 from floe.adapters.tiers import Tiers
 from floe.core.adapter import AdapterManifest
-from floe.core.config import TenantConfig
 from floe.core.errors import BadAdapter, Busy
 from floe.core.route import Route, Share, TooLarge
+from floe.core.sections import TenantConfig
 
 
 class AdapterCache(Generic[H]):

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from floe.adapters.slots import H, Slot
-from floe.core.config import TenantConfig
 from floe.core.errors import BadConfig
+from floe.core.sections import TenantConfig
 
 _PLAIN = TenantConfig()
 

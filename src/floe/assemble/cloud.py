@@ -5,7 +5,8 @@ from __future__ import annotations
 from floe.answer import Cloud
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.config import CloudConfig, FusionConfig, Secrets
+from floe.core.config import Secrets
+from floe.core.sections import CloudConfig, FusionConfig
 from floe.privacy.ledger import EgressLedger
 from floe.privacy.masked import egress_reason
 

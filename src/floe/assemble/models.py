@@ -7,8 +7,8 @@ from pathlib import Path
 
 from floe.assemble.names import EMBEDDING
 from floe.core.adapter import Centroid
-from floe.core.config import ModelConfig
 from floe.core.errors import NotFound
+from floe.core.sections import ModelConfig
 from floe.engine.base import FloatArray
 from floe.engine.chat import ChatFormat
 from floe.engine.llamacpp import LlamaCppEngine

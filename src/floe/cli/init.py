@@ -31,7 +31,8 @@ def init(
 
 def commented_config() -> str:
     """The defaults as TOML, each section under its meaning."""
-    from floe.core.config import Config, TenantConfig
+    from floe.core.config import Config
+    from floe.core.sections import TenantConfig
 
     lines = [
         "# Floe's configuration: every setting with its default. Unknown keys are errors.",

@@ -24,7 +24,7 @@ def _edge_app(
     ask: Callable[[Request], AsyncGenerator[Event, None]],
     counters: Callable[[], Mapping[str, float]],
 ) -> Any:
-    from floe.core.config import ServeConfig
+    from floe.core.sections import ServeConfig
     from floe.serving.app import build_app
     from floe.serving.service import ModelRecord, Service
 

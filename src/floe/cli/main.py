@@ -17,12 +17,14 @@ from floe.cli import (
     cloud,
     doctor,
     explain,
+    fed,
     fusion,
     init,
     power,
     privacy,
     pull,
     serve,
+    tailor,
     up,
 )
 from floe.core.config import home
@@ -66,6 +68,8 @@ app.add_typer(fusion.app, name="fusion")
 app.command("explain")(explain.explain)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(power.app, name="power")
+app.add_typer(fed.app, name="fed")
+app.add_typer(tailor.app, name="tailor")
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 app.command("init")(init.init)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from floe.assemble import Edge
-    from floe.core.config import Config, FusionConfig, Secrets
+    from floe.core.config import Config, Secrets
+    from floe.core.sections import FusionConfig
 
 STAND_IN_BUDGET_MS, STAND_IN_FIRST_BUDGET_MS = 2_000, 30_000
 EXAMPLES = {

@@ -96,7 +96,12 @@ async def _serve(
     import uvicorn
 
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="on"
+        app,
+        ws="none",  # no route speaks it
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        lifespan="on",
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[sock]))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from floe.core.errors import BadConfig
 
 if TYPE_CHECKING:
-    from floe.core.config import AdaptersConfig, Config, PowerConfig
+    from floe.core.config import Config
+    from floe.core.sections import AdaptersConfig, PowerConfig
 
 DEFAULT = "default"
 """The tenant of whoever has no key of its own."""

@@ -3,15 +3,20 @@
 FloeError                      500  exit 1
 |-- BadRequest                 400  exit 2   the caller's input is wrong
 |   |-- ContextTooLong         400           prompt and answer do not fit the model's context
+|   |-- BadPlan                400  exit 2   a pruning plan that no model can be built from
 |   `-- BadConfig              400  exit 2   configuration file or option
 |-- NotAllowed                 401  exit 3   missing or wrong key
 |-- NotFound                   404  exit 4   no such model, adapter or file
 |-- BadAdapter                 409  exit 5   an adapter that cannot be applied
+|   `-- Untrusted              409  exit 5   ... for it is unsigned, revoked or signed by a stranger
 |-- BadModel                   409  exit 6   a model file that cannot be loaded
 |-- Busy                       503  exit 7   no room now; try again
 |-- Missing                    501  exit 8   an optional part is not installed
 |-- PullFailed                 502  exit 9   no source gave the file with the right hash
 |-- KnobFailed                 500  exit 11  a clock that the kernel or driver would not set
+|-- BadUpdate                  409  exit 12  a device's update that is not taken into a round
+|-- BadRound                   409  exit 13  a round that changes nothing: too few good updates
+|-- PrivacySpent               409  exit 14  the round would cost more epsilon than is left
 `-- CloudFailed                502  exit 10  the cloud did not answer; never ends a stream
     `-- NotSent                502  exit 10  ... for nothing was sent to it
 
@@ -48,6 +53,10 @@ class ContextTooLong(BadRequest):
     """Prompt and answer together do not fit the model's context."""
 
 
+class BadPlan(BadRequest):
+    """A pruning plan, device profile or manifest that cannot be carried out here."""
+
+
 class BadConfig(BadRequest):
     """A configuration value that stops the start."""
 
@@ -74,6 +83,10 @@ class BadAdapter(FloeError):
     http_status = 409
     exit_code = 5
     kind = "adapter_error"
+
+
+class Untrusted(BadAdapter):
+    """An adapter without a signature of a trusted key, or one that was revoked."""
 
 
 class BadModel(FloeError):
@@ -113,6 +126,34 @@ class KnobFailed(FloeError):
 
     exit_code = 11
     kind = "power_error"
+
+
+class BadUpdate(FloeError):
+    """A device's update that is refused by name; `reason` is a short word for the round report."""
+
+    http_status = 409
+    exit_code = 12
+    kind = "update_error"
+
+    def __init__(self, message: str, *, reason: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.reason = reason
+
+
+class BadRound(FloeError):
+    """A round that changes nothing, such as one with too few good updates."""
+
+    http_status = 409
+    exit_code = 13
+    kind = "round_error"
+
+
+class PrivacySpent(FloeError):
+    """The privacy budget does not cover what was asked; nothing was trained or sent."""
+
+    http_status = 409
+    exit_code = 14
+    kind = "privacy_budget_error"
 
 
 class CloudFailed(FloeError):

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from floe.assemble import EMBEDDING, cpu_count, model_files
-from floe.core.config import ModelConfig, home
+from floe.core.config import home
 from floe.core.errors import NotFound
+from floe.core.sections import ModelConfig
 from floe.evaluation import decode, mixed
 from floe.evaluation.cache_bench import cache_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from floe.assemble import edge, open_engine
-from floe.core.config import CloudConfig, Config, ModelConfig, Secrets, home
+from floe.core.config import Config, Secrets, home
 from floe.core.request import Request
+from floe.core.sections import CloudConfig, ModelConfig
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.evaluation.fusion_parts import (
     COMPUTE_MS,

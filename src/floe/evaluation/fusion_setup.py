@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from floe.answer import Fuse
 from floe.assemble import FUSION, STAND_IN, chat_format, open_engine, open_weights
-from floe.core.config import Config, FusionConfig, ModelConfig, home
+from floe.core.config import Config, home
+from floe.core.sections import FusionConfig, ModelConfig
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.evaluation.fusion_parts import Side
 from floe.evaluation.fusion_runs import Pair

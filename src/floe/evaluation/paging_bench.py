@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from floe.assemble import EMBEDDING
-from floe.core.config import ModelConfig, home
+from floe.core.config import home
 from floe.core.errors import FloeError
+from floe.core.sections import ModelConfig
 from floe.evaluation.cache_sources import packed_servegen, servegen
 from floe.evaluation.machine import versions
 from floe.evaluation.paging_clients import Got, Wanted, ask_all, cache_figures

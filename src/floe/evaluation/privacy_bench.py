@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from floe.assemble import EMBEDDING, NER, open_gate
-from floe.core.config import Config, PrivacyConfig, home
+from floe.core.config import Config, home
 from floe.core.errors import FloeError, Missing
+from floe.core.sections import PrivacyConfig
 from floe.evaluation.machine import versions
 from floe.evaluation.privacy_detection import (
     counts,

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from floe.adapters.epochs import EpochSettings
 from floe.adapters.source import shipped
 from floe.assemble import EMBEDDING
-from floe.core.config import RoutingConfig, home
+from floe.core.config import home
+from floe.core.sections import RoutingConfig
 from floe.evaluation import routing_sim
 from floe.evaluation.machine import versions
 from floe.evaluation.routing_accuracy import accuracy_figures

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.adapters.epochs import EpochController, EpochSettings
-from floe.core.config import RoutingConfig
 from floe.core.outcome import Outcome
 from floe.core.route import Route, Share
+from floe.core.sections import RoutingConfig
 from floe.evaluation.routing_worlds import World
 from floe.routing.learner import Learner
 

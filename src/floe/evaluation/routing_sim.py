@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from floe.adapters.epochs import EpochSettings
 from floe.adapters.resident_set import Problem, choose_set
-from floe.core.config import RoutingConfig
+from floe.core.sections import RoutingConfig
 from floe.evaluation.routing_policies import (
     BASE,
     EdgeLora,

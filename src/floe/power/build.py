@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from floe.core.config import PowerConfig
 from floe.core.errors import BadConfig, FloeError
 from floe.core.request import DvfsMode
+from floe.core.sections import PowerConfig
 from floe.power.base import Controller, Knobs, Label
 from floe.power.boards.catalogue import fitted
 from floe.power.boards.generic import generic

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from floe.core.config import PowerConfig
 from floe.core.request import Request
+from floe.core.sections import PowerConfig
 from floe.core.timing import RequestWatch, StepTiming
 from floe.power.base import Knobs, Meter, Phase, Window
 from floe.power.books import LABELS, Books, Reading

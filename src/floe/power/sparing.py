@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from floe.core.config import PowerConfig
 from floe.core.request import Request
 from floe.core.route import Route
+from floe.core.sections import PowerConfig
 from floe.power.choices import Choice, Option, Shortage, choose
 
 Kind = tuple[int, bool]

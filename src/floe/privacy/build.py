@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from floe.core.config import PrivacyConfig, TenantConfig
 from floe.core.errors import Missing
+from floe.core.sections import PrivacyConfig, TenantConfig
 from floe.privacy.base import Detector
 from floe.privacy.detector import RuleDetector
 from floe.privacy.gate import Gate

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from floe.core.config import PrivacyConfig, TenantConfig
 from floe.core.errors import BadConfig
+from floe.core.sections import PrivacyConfig, TenantConfig
 from floe.privacy.rules import ALL
 
 Treatment = Literal["local", "mask", "allow"]

@@ -29,10 +29,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadConfig, BadRequest
 from floe.core.outcome import Outcome
 from floe.core.route import Route
+from floe.core.sections import RoutingConfig
 from floe.routing.bandit import Bandit, Settings
 from floe.routing.features import Projection
 from floe.routing.reward import better_than_usual, utility

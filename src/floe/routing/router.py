@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.adapter import AdapterManifest
-from floe.core.config import RoutingConfig
 from floe.core.errors import BadRequest, NotFound
 from floe.core.outcome import Outcome
 from floe.core.request import AdapterScale, Request
 from floe.core.route import Route, Share
+from floe.core.sections import RoutingConfig
 from floe.routing.candidates import Candidates, Known, listed, sort_out
 from floe.routing.centroid import Embedding
 from floe.routing.gate import Gated, gate

@@ -9,8 +9,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from floe.core.config import ServeConfig
 from floe.core.errors import BadConfig
+from floe.core.sections import ServeConfig
 from floe.serving.callers import Caller, KeyRing, keep_caller
 from floe.serving.errors import ClientGone, HostNotAllowed, described, headers_of, note
 from floe.serving.metrics import CLIENT_GONE, Metrics

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from floe.core.config import ServeConfig, TenantConfig
 from floe.core.request import Request
+from floe.core.sections import ServeConfig, TenantConfig
 from floe.core.token import Event
 
 State = Literal["registered", "loading", "ready", "failed"]

@@ -15,9 +15,9 @@ import numpy as np
 from floe.answer import Adapters, Fuse, Gate, Parts, answer
 from floe.cloud.logits import LogitCloud
 from floe.cloud.openai_stream import OpenAICloud
-from floe.core.config import PrivacyConfig
 from floe.core.request import Message, Request
 from floe.core.route import Route
+from floe.core.sections import PrivacyConfig
 from floe.core.token import Event
 from floe.engine.base import FloatArray
 from floe.fusion.align import Alignment

@@ -1,0 +1,14 @@
+"""`floe fed`: adapters that devices learn together."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    help="Plan, train, simulate, serve rounds, publish: adapters that devices learn together.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None: ...

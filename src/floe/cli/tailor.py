@@ -1,0 +1,14 @@
+"""`floe tailor`: a model made for one device."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    help="Profile, search, build, validate and report: a model made for this device.",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None: ...

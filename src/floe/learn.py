@@ -1,0 +1,1 @@
+"""An adapter's life."""

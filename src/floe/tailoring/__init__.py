@@ -1,0 +1,1 @@
+"""A model made for one device: profile, plan, search, prune, recover, quantize, export."""

@@ -1,0 +1,1 @@
+"""Pruning, quality, recovery, the learned search: what of tailoring needs torch."""
