@@ -21,6 +21,7 @@ from floe.core.errors import BadConfig
 from floe.core.sections import (
     AdaptersConfig,
     CloudConfig,
+    FederatedConfig,
     FusionConfig,
     ModelConfig,
     PowerConfig,
@@ -60,6 +61,7 @@ class Config:
     cloud: CloudConfig = field(default_factory=CloudConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
     power: PowerConfig = field(default_factory=PowerConfig)
+    federated: FederatedConfig = field(default_factory=FederatedConfig)
     tenants: Mapping[str, TenantConfig] = field(default_factory=dict)
 
 

@@ -9,11 +9,12 @@ from floe.core.errors import BadConfig
 
 if TYPE_CHECKING:
     from floe.core.config import Config
-    from floe.core.sections import AdaptersConfig, PowerConfig
+    from floe.core.sections import AdaptersConfig, FederatedConfig, PowerConfig
 
 DEFAULT = "default"
 """The tenant of whoever has no key of its own."""
 _TENANT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_FEDERATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Rule = tuple[bool, str, str]
 """Whether it holds, the setting, what it must be."""
 
@@ -31,6 +32,8 @@ def check(config: Config) -> None:
         (config.cloud.kind == "none" or bool(config.cloud.url), "cloud.url", "set for this kind"),
         *_adapter_rules(config.adapters),
         *_power_rules(config.power),
+        *_round_rules(config.federated),
+        *_training_rules(config.federated),
         *_tenant_rules(config),
     ]
     for holds, name, wanted in rules:
@@ -170,6 +173,72 @@ def _power_rules(power: PowerConfig) -> list[Rule]:
             "power.controller",
             'set when power.knobs is not "noop": somebody has to choose the clocks',
         ),
+    ]
+
+
+def _round_rules(fed: FederatedConfig) -> list[Rule]:
+    """What must hold of rounds, who takes part and how they meet."""
+    name, end = "named by at most 64 letters, digits, dot, dash, underscore", 65536
+    host, _, port = fed.address.rpartition(":")
+    there = bool(host) and port.isdecimal() and 0 < int(port) < end
+    return [
+        (_FEDERATION.fullmatch(fed.name) is not None, "federated.name", name),
+        (
+            not fed.device or _FEDERATION.fullmatch(fed.device) is not None,
+            "federated.device",
+            name,
+        ),
+        (there, "federated.address", "host:port"),
+        (
+            bool(fed.certificate) == bool(fed.certificate_key),
+            "federated.certificate_key",
+            "given together with federated.certificate",
+        ),
+        (fed.rounds >= 1, "federated.rounds", "1 or more"),
+        (0.0 < fed.fraction <= 1.0, "federated.fraction", "above 0 and at most 1"),
+        (fed.min_clients >= 1, "federated.min_clients", "1 or more"),
+        (0.0 < fed.deadline_s < float("inf"), "federated.deadline_s", "above 0"),
+        (0.0 <= fed.dropout < 1.0, "federated.dropout", "0 or more, and below 1"),
+        (0.0 <= fed.byzantine < 0.5, "federated.byzantine", "0 or more, and below 0.5"),
+        (fed.clusters >= 0, "federated.clusters", "0 (found) or more"),
+        (0.0 <= fed.max_norm < float("inf"), "federated.max_norm", "0 (any) or more"),
+        (
+            not fed.secagg or fed.mode == "freeze-a",
+            "federated.mode",
+            '"freeze-a" with federated.secagg: sums of both factors are no sum of adapters',
+        ),
+        (
+            not fed.secagg or fed.clusters == 1,
+            "federated.clusters",
+            "1 with federated.secagg: the server sees no single update to group by",
+        ),
+        (0.0 <= fed.gate_margin < float("inf"), "federated.gate_margin", "0 or more"),
+    ]
+
+
+def _training_rules(fed: FederatedConfig) -> list[Rule]:
+    """What must hold of training and of what protects it."""
+    positive = ("clip_norm", "noise_multiplier", "epsilon", "learning_rate")
+    return [
+        (
+            bool(fed.ranks) and all(1 <= r <= 256 for r in fed.ranks),
+            "federated.ranks",
+            "a list of ranks between 1 and 256",
+        ),
+        (1 <= fed.rank <= 256, "federated.rank", "between 1 and 256"),
+        *(
+            (0.0 < getattr(fed, n) < float("inf"), f"federated.{n}", "a number above 0")
+            for n in positive
+        ),
+        (0.0 < fed.delta < 1.0, "federated.delta", "between 0 and 1"),
+        (0.0 <= fed.step_limit_ms < float("inf"), "federated.step_limit_ms", "0 (any) or more"),
+        (0.0 <= fed.proximal < float("inf"), "federated.proximal", "0 (off) or more"),
+        *(
+            (getattr(fed, n) >= 1, f"federated.{n}", "1 or more")
+            for n in ("steps", "batch", "accumulate")
+        ),
+        (fed.max_tokens >= 16, "federated.max_tokens", "16 or more"),
+        (fed.seed >= 0, "federated.seed", "0 or more"),
     ]
 
 

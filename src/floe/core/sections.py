@@ -192,6 +192,80 @@ class PowerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FederatedConfig:
+    """Adapters that devices learn together: `floe fed`. One table for server and devices.
+
+    `name`: the federation, whose state is FLOE_HOME/federated/NAME. `address`: where the server
+    listens and devices find it. Beyond loopback both ends need TLS (`certificate` and
+    `certificate_key` at the server, `root_certificate` at both) and devices a `node_key`; `devices`
+    is the server's file of who may take part, name = "public key" ("" = FLOE_HOME/federated/NAME/
+    devices.toml). `device` is this device's name, `data` its examples (JSONL), in a simulation a
+    folder with one such file for each device. `base`: a Hugging Face folder, "" = model.name.
+
+    A round asks `fraction` of the devices, waits `deadline_s` and stands with `min_clients` good
+    updates. `dropout`: in a simulation, how many of those asked fail. `aggregator`: products = the
+    exact mean of what adapters do; the others are there to compare, the last three are robust
+    against up to `byzantine` of the devices. `clusters`: 0 = as many as there are tasks, 1 = one
+    adapter for all. `ranks`: what a device may choose from, by memory and `step_limit_ms`
+    (0 = any); `rank` is the published adapter's. An update that moves further than `max_norm` is refused
+    (0 = any). `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
+
+    `dp`: example = DP-SGD on the device, central = noise at the server, distributed = its shares on
+    the devices; with `clip_norm`, `noise_multiplier`, and a stop before `epsilon` at `delta`.
+    `secagg`: the server learns sums alone, with `mode` freeze-a. `mode`: which factors are trained.
+    Training: `steps` of `batch` x `accumulate` examples cut to `max_tokens`; `proximal` holds it
+    near where it started. `gate_margin`: nats by which nobody's held-out loss may get worse.
+    """
+
+    name: str = "default"
+    address: str = "127.0.0.1:8743"
+    certificate: str = ""
+    certificate_key: str = ""
+    root_certificate: str = ""
+    node_key: str = ""
+    devices: str = ""
+    device: str = ""
+    data: str = ""
+    base: str = ""
+    rounds: int = 3
+    fraction: float = 1.0
+    min_clients: int = 2
+    deadline_s: float = 900.0
+    dropout: float = 0.0
+    aggregator: Literal[
+        "products",
+        "factor-mean",
+        "zero-padding",
+        "stacking",
+        "trimmed-mean",
+        "median",
+        "multi-krum",
+    ] = "products"
+    byzantine: float = 0.2
+    clusters: int = 0
+    ranks: tuple[int, ...] = (4, 8, 16, 32)
+    rank: int = 16
+    step_limit_ms: float = 0.0
+    max_norm: float = 0.0
+    upload_bits: Literal[8, 32] = 32
+    dp: Literal["off", "example", "central", "distributed"] = "off"
+    clip_norm: float = 1.0
+    noise_multiplier: float = 1.0
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    secagg: bool = False
+    mode: Literal["both", "freeze-a", "alternate"] = "both"
+    steps: int = 20
+    batch: int = 4
+    accumulate: int = 1
+    max_tokens: int = 256
+    learning_rate: float = 5e-4
+    proximal: float = 0.0
+    gate_margin: float = 0.02
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class TenantConfig:
     """One tenant, known by its key in FLOE_API_KEY_<NAME> (upper case, - as _).
 
