@@ -1,0 +1,1 @@
+"""Ways to turn several adapters into one, each behind `base.Aggregator`."""

@@ -1,0 +1,110 @@
+"""What updates must have in common to be added up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from floe.core.errors import BadRound, BadUpdate
+from floe.federated.update import AdapterState, FloatArray, Update
+
+
+class Layout:
+    """The base, modules and shapes of the first update; the others must have the same."""
+
+    def __init__(self) -> None:
+        self.n_updates = 0
+        self.n_examples = 0
+        self.total_weight = 0.0
+        self.base_digest = ""
+        self.shapes: dict[str, tuple[int, int]] = {}
+
+    def check(self, update: Update, *, weight: float) -> None:
+        """Pass when the update can be added up with those before it.
+
+        Raises:
+            BadUpdate: with `reason` "weight", "empty", "base", "modules", "shape" or "not_finite".
+        """
+        if not (math.isfinite(weight) and weight > 0.0):
+            raise BadUpdate(
+                f"a weight must be finite and above 0, not {weight}: client {update.client!r}",
+                reason="weight",
+            )
+        found = shapes_of(update.state)
+        if not found or not all(f.rank for f in update.state.modules.values()):
+            raise BadUpdate(
+                f"client {update.client!r} sent no factors, or factors of rank 0", reason="empty"
+            )
+        if self.n_updates:
+            self._check_against_first(update, found)
+        for name, factors in update.state.modules.items():
+            if not (is_finite(factors.a_RI) and is_finite(factors.b_OR)):
+                raise BadUpdate(
+                    f"client {update.client!r}, module {name!r}: a value is NaN or infinite",
+                    reason="not_finite",
+                )
+
+    def take(self, update: Update, *, weight: float) -> None:
+        """Note a checked update as one of those added up."""
+        if not self.n_updates:
+            self.base_digest = update.state.base_digest
+            self.shapes = shapes_of(update.state)
+        self.n_updates += 1
+        self.n_examples += update.n_examples
+        self.total_weight += weight
+
+    def require_some(self) -> None:
+        """Pass when anything was added.
+
+        Raises:
+            BadRound: nothing was.
+        """
+        if not self.n_updates:
+            raise BadRound(
+                "no update was taken in, so there is nothing to average; the last good adapter "
+                "stays"
+            )
+
+    def _check_against_first(self, update: Update, found: dict[str, tuple[int, int]]) -> None:
+        if update.state.base_digest != self.base_digest:
+            raise BadUpdate(
+                f"client {update.client!r} trained on base {update.state.base_digest[:12]!r}, the "
+                f"round is about {self.base_digest[:12]!r}",
+                reason="base",
+            )
+        if found.keys() != self.shapes.keys():
+            other = sorted(found.keys() ^ self.shapes.keys())
+            raise BadUpdate(
+                f"client {update.client!r} changes other modules than the first update: "
+                f"{other[0]!r} and {len(other) - 1} more",
+                reason="modules",
+            )
+        for name, shape in found.items():
+            if shape != self.shapes[name]:
+                raise BadUpdate(
+                    f"client {update.client!r}, module {name!r}: the layer is "
+                    f"{self.shapes[name]} (outputs, inputs), the update {shape}",
+                    reason="shape",
+                )
+
+
+def shapes_of(state: AdapterState) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) by module.
+
+    Raises:
+        BadUpdate: the two factors of a module do not fit each other.
+    """
+    out = {}
+    for name, factors in state.modules.items():
+        a, b = factors.a_RI.shape, factors.b_OR.shape
+        if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
+            raise BadUpdate(f"module {name!r}: A {a} and B {b} do not multiply", reason="shape")
+        out[name] = (b[0], a[1])
+    return out
+
+
+def is_finite(values: FloatArray) -> bool:
+    """Whether no value is NaN or infinite; one pass, without a mask unless that overflows."""
+    flat = values.ravel(order="K")
+    return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
