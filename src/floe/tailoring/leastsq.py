@@ -1,0 +1,73 @@
+"""Least squares with no negative unknowns, for costs that only add up. N = rows, U = unknowns."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_HUBER = 1.5  # residuals beyond so many typical ones count less
+_OUTLIER_ROUNDS = 5
+
+
+def non_negative(a_NU: Floats, y_N: Floats) -> Floats:
+    """The x >= 0 with the least |a x - y|: Lawson and Hanson's active sets."""
+    n = a_NU.shape[1]
+    x = np.zeros(n)
+    passive = np.zeros(n, bool)
+    tolerance = 1e-10 * max(1.0, float(np.abs(a_NU.T @ y_N).max(initial=0.0)))
+    for _ in range(6 * n + 20):
+        gradient = a_NU.T @ (y_N - a_NU @ x)
+        gradient[passive] = -np.inf
+        best = int(gradient.argmax())
+        if gradient[best] <= tolerance:
+            break
+        passive[best] = True
+        x = _settled(a_NU, y_N, x, passive)
+    return x
+
+
+def _settled(a_NU: Floats, y_N: Floats, x: Floats, passive: NDArray[np.bool_]) -> Floats:
+    """Solve for the passive unknowns; those that would turn negative leave `passive`."""
+    while passive.any():
+        s = np.zeros_like(x)
+        s[passive] = np.linalg.lstsq(a_NU[:, passive], y_N, rcond=None)[0]
+        if (s[passive] > 0).all():
+            return s
+        low = passive & (s <= 0)
+        gap = x[low] - s[low]
+        step = float(np.min(np.divide(x[low], gap, out=np.zeros_like(gap), where=gap > 0)))
+        x = x + step * (s - x)
+        passive &= x > 1e-14
+        x[~passive] = 0.0
+    return np.zeros_like(x)
+
+
+def robust_fit(a_NU: Floats, y_N: Floats) -> tuple[Floats, Floats]:
+    """Non-negative x with small relative errors, and each row's relative error without that row.
+
+    Rows far off (another process had the core) count less. The errors are a x / y - 1 (N,), by the
+    hat matrix of the unknowns above zero; a row that alone fixes an unknown has error 0 over 0 and
+    is given as NaN.
+    """
+    scaled = a_NU / y_N[:, None]
+    ones = np.ones(len(y_N))
+    weights = ones
+    x = non_negative(scaled, ones)
+    for _ in range(_OUTLIER_ROUNDS):
+        residual = np.abs(scaled @ x - 1.0)
+        limit = _HUBER * 1.4826 * float(np.median(residual)) + 1e-9
+        weights = np.minimum(1.0, limit / np.maximum(residual, 1e-12))
+        root = np.sqrt(weights)
+        x = non_negative(scaled * root[:, None], root)
+    return x, _left_out(scaled, x, weights)
+
+
+def _left_out(scaled_NU: Floats, x: Floats, weights_N: Floats) -> Floats:
+    used = scaled_NU[:, x > 0]
+    root = np.sqrt(weights_N)
+    q, _ = np.linalg.qr(used * root[:, None])
+    leverage = (q * q).sum(axis=1)
+    free = 1.0 - leverage
+    error = scaled_NU @ x - 1.0
+    return np.divide(error, free, out=np.full_like(error, np.nan), where=free > 1e-6)
