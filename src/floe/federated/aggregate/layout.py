@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from floe.core.errors import BadRound, BadUpdate
+from floe.federated.base import Aggregate
 from floe.federated.update import AdapterState, FloatArray, Update
 
 
@@ -65,6 +66,18 @@ class Layout:
                 "no update was taken in, so there is nothing to average; the last good adapter "
                 "stays"
             )
+
+    def aggregate(
+        self, state: AdapterState, *, truncation_error: float = 0.0, compression_error: float = 0.0
+    ) -> Aggregate:
+        """A state as the aggregate of what was taken in."""
+        return Aggregate(
+            state=state,
+            n_updates=self.n_updates,
+            n_examples=self.n_examples,
+            truncation_error=truncation_error,
+            compression_error=compression_error,
+        )
 
     def _check_against_first(self, update: Update, found: dict[str, tuple[int, int]]) -> None:
         if update.state.base_digest != self.base_digest:

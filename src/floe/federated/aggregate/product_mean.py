@@ -70,10 +70,8 @@ class ProductMean:
             modules[name] = scaled(done.factors, share)
             error, whole = error + done.error**2, whole + done.norm**2
             lost += found.lost**2
-        return Aggregate(
-            state=AdapterState(base_digest=self._layout.base_digest, modules=modules),
-            n_updates=self._layout.n_updates,
-            n_examples=self._layout.n_examples,
+        return self._layout.aggregate(
+            AdapterState(base_digest=self._layout.base_digest, modules=modules),
             truncation_error=float(np.sqrt(error / whole)) if whole > 0.0 else 0.0,
             compression_error=float(np.sqrt(lost / whole)) if whole > 0.0 else 0.0,
         )
