@@ -151,6 +151,7 @@ def _adapter_rules(adapters: AdaptersConfig) -> list[Rule]:
         ),
         (remote, "adapters.remote", "a URL such as file:///srv/adapters, without a password"),
         (adapters.wait_ms >= 0, "adapters.wait_ms", "0 or more"),
+        (adapters.max_rank >= 0, "adapters.max_rank", "0 (any) or more"),
         (adapters.max_overtaken >= 0, "adapters.max_overtaken", "0 or more"),
         (
             len(set(adapters.pinned)) == len(adapters.pinned),
@@ -200,6 +201,7 @@ def _round_rules(fed: FederatedConfig) -> list[Rule]:
         (0.0 < fed.deadline_s < float("inf"), "federated.deadline_s", "above 0"),
         (0.0 <= fed.dropout < 1.0, "federated.dropout", "0 or more, and below 1"),
         (0.0 <= fed.byzantine < 0.5, "federated.byzantine", "0 or more, and below 0.5"),
+        (fed.min_members >= 1, "federated.min_members", "1 or more"),
         (fed.clusters >= 0, "federated.clusters", "0 (found) or more"),
         (0.0 <= fed.max_norm < float("inf"), "federated.max_norm", "0 (any) or more"),
         (

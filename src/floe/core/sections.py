@@ -109,7 +109,12 @@ class AdaptersConfig:
     A request waits up to `wait_ms` for room that others hold, and is overtaken by at most
     `max_overtaken` later ones (0 = strict order of arrival).
     `remote`: a published store as file://, s3:// or https:// URL; of what came from there at most
-    `disk_bytes` stay on disk (0 = 10 times the budget).
+    `disk_bytes` stay on disk (0 = 10 times the budget). An adapter above `max_rank` (0 = any) is
+    not fetched; one that is offered in several ranks comes in the largest that fits.
+    `signatures`: what happens to an adapter that nobody signed: off = it is taken, warn = it is
+    taken and said so, require = it is refused. `trusted_keys`: public keys, or files with one,
+    whose signatures count besides this device's own; an adapter signed by another key is refused
+    (with warn: said so), and one that was changed or revoked always is.
     """
 
     folder: str = ""
@@ -123,6 +128,9 @@ class AdaptersConfig:
     max_overtaken: int = 16
     remote: str = ""
     disk_bytes: int = 0
+    max_rank: int = 0
+    signatures: Literal["off", "warn", "require"] = "off"
+    trusted_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +214,10 @@ class FederatedConfig:
     updates. `dropout`: in a simulation, how many of those asked fail. `aggregator`: products = the
     exact mean of what adapters do; the others are there to compare, the last three are robust
     against up to `byzantine` of the devices. `clusters`: 0 = as many as there are tasks, 1 = one
-    adapter for all. `ranks`: what a device may choose from, by memory and `step_limit_ms`
-    (0 = any); `rank` is the published adapter's. An update that moves further than `max_norm` is refused
-    (0 = any). `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
+    adapter for all; one of fewer than `min_members` devices is not made: it would show theirs.
+    `ranks`: what a device may choose from, by memory and `step_limit_ms` (0 = any); `rank` is the
+    published adapter's. An update that moves further than `max_norm` is refused (0 = any).
+    `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
 
     `dp`: example = DP-SGD on the device, central = noise at the server, distributed = its shares on
     the devices; with `clip_norm`, `noise_multiplier`, and a stop before `epsilon` at `delta`.
@@ -243,6 +252,7 @@ class FederatedConfig:
     ] = "products"
     byzantine: float = 0.2
     clusters: int = 0
+    min_members: int = 2
     ranks: tuple[int, ...] = (4, 8, 16, 32)
     rank: int = 16
     step_limit_ms: float = 0.0
