@@ -1,4 +1,4 @@
-"""The frozen base that a device trains adapters for: a Hugging Face folder in float32 on the CPU."""
+"""The frozen base that adapters are trained for: a Hugging Face folder, in float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from floe.core.errors import BadModel
 from floe.core.files import sha256_file
 from floe.federated.examples import Example, Turn
 from floe.federated.rows import Row
+from floe.federated.settings import TARGETS
 
 Model: TypeAlias = Any
 FolderOf = Callable[[Path, Path], Path]
-
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

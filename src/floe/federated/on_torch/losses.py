@@ -42,7 +42,6 @@ def answer_losses(core: Any, head: Any, batch: Sequence[Row]) -> tuple[Tensor, l
     return torch.nn.functional.cross_entropy(logits, targets_N, reduction="none"), starts
 
 
-@torch.inference_mode()
 def mean_loss(core: Any, head: Any, rows: Sequence[Row], *, batch: int = 8) -> AnswerLoss:
     """The loss of all rows, each answer token counting the same.
 
@@ -52,11 +51,12 @@ def mean_loss(core: Any, head: Any, rows: Sequence[Row], *, batch: int = 8) -> A
     if not rows:
         raise ValueError("no rows to judge by")
     total, first, count = 0.0, 0.0, 0
-    for chunk in batches(rows, batch):
-        loss_N, starts = answer_losses(core, head, chunk)
-        total += float(loss_N.double().sum())
-        first += float(loss_N[starts].double().sum())
-        count += len(loss_N)
+    with torch.inference_mode():
+        for chunk in batches(rows, batch):
+            loss_N, starts = answer_losses(core, head, chunk)
+            total += float(loss_N.double().sum())
+            first += float(loss_N[starts].double().sum())
+            count += len(loss_N)
     return AnswerLoss(
         loss=total / count, first_token_loss=first / len(rows), tokens=count, rows=len(rows)
     )

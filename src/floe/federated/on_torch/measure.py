@@ -6,6 +6,7 @@ it reads what to do from its first argument and prints one line of JSON.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from floe.core.errors import FloeError
 from floe.federated.on_torch.base_model import load_base
-from floe.federated.on_torch.train import LoraTrainer, StepReport, TrainSettings
+from floe.federated.on_torch.train import LoraTrainer
 from floe.federated.plan import Measurement
 from floe.federated.rows import Row
+from floe.federated.settings import StepReport, TrainSettings
 
 _STATUS = Path("/proc/self/status")
 _DIGEST = "measured"
@@ -95,7 +97,7 @@ def measure_here(work: Workload, rank: int) -> Measurement:
         progress=note,
     )
     trainer.fit(None, rank=rank, seed=0)
-    times = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    times = [b - a for a, b in itertools.pairwise(ends)]
     return Measurement(rank=rank, memory_bytes=_peak_bytes(), step_s=statistics.median(times))
 
 

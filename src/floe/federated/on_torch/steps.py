@@ -91,7 +91,6 @@ def schedule(step: int, *, steps: int, warmup_steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
 
 
-@torch.no_grad()
 def pull_back(
     lora: Attached, start: Mapping[str, tuple[Tensor, Tensor]], *, strength: float, space: str
 ) -> None:
@@ -101,13 +100,14 @@ def pull_back(
     the factors share the scale; in "factors" it is that of A and of B, as FedProx on LoRA is often
     written. It needs no examples, so it costs no privacy.
     """
-    for name, (a0_RI, b0_OR) in start.items():
-        a_RI, b_OR = lora.a[name], lora.b[name]
-        if space == "factors":
-            by_a, by_b = a_RI - a0_RI, b_OR - b0_OR
-        else:
-            by_b = b_OR @ (a_RI @ a_RI.T) - b0_OR @ (a0_RI @ a_RI.T)
-            by_a = (b_OR.T @ b_OR) @ a_RI - (b_OR.T @ b0_OR) @ a0_RI
-        for weight, by in ((a_RI, by_a), (b_OR, by_b)):
-            if weight.grad is not None:
-                weight.grad.add_(by, alpha=strength)
+    with torch.no_grad():
+        for name, (a0_RI, b0_OR) in start.items():
+            a_RI, b_OR = lora.a[name], lora.b[name]
+            if space == "factors":
+                by_a, by_b = a_RI - a0_RI, b_OR - b0_OR
+            else:
+                by_b = b_OR @ (a_RI @ a_RI.T) - b0_OR @ (a0_RI @ a_RI.T)
+                by_a = (b_OR.T @ b_OR) @ a_RI - (b_OR.T @ b0_OR) @ a0_RI
+            for weight, by in ((a_RI, by_a), (b_OR, by_b)):
+                if weight.grad is not None:
+                    weight.grad.add_(by, alpha=strength)
