@@ -147,7 +147,9 @@ class CompressedSum:
 
     def add(self, factors: Factors, weight: float) -> None:
         """Add `weight * B A`."""
-        self._parts.append(Factors(a_RI=factors.a_RI.copy(), b_OR=factors.b_OR * np.float32(weight)))
+        self._parts.append(
+            Factors(a_RI=factors.a_RI.copy(), b_OR=factors.b_OR * np.float32(weight))
+        )
         if sum(f.rank for f in self._parts) > 2 * self._keep:
             done = cut(self._stack(), self._keep)
             self._parts, self.lost = [done.factors], self.lost + done.error
