@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from floe.federated.rows import Row
 from floe.federated.settings import TARGETS
 
 Model: TypeAlias = Any
-FolderOf = Callable[[Path, Path], Path]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,15 +59,7 @@ class BaseModel:
         Raises:
             BadModel: a target that is in no block.
         """
-        linears = {
-            name: (int(layer.weight.shape[0]), int(layer.weight.shape[1]))
-            for name, layer in self.model.named_modules()
-            if isinstance(layer, torch.nn.Linear) and name.rpartition(".")[2] in targets
-        }
-        missing = set(targets) - {name.rpartition(".")[2] for name in linears}
-        if missing:
-            raise BadModel(f"the base has no linear layer named {', '.join(sorted(missing))}")
-        return linears
+        return _shapes(self.model, targets)
 
     def encode(self, example: Example) -> Row:
         """The chat template around an example; the answer ends with the end mark.
@@ -155,23 +146,19 @@ def load_base(
     return base if n_layers is None else base.cut(n_layers)
 
 
-def load_gguf_base(
-    gguf: Path,
-    *,
-    cache: Path,
-    convert: FolderOf,
-    digest: str = "",
-    name: str = "",
-    n_layers: int | None = None,
-) -> BaseModel:
-    """A base from a GGUF, dequantized once into `cache` by `convert(gguf, folder)`.
+def base_shapes(folder: Path, targets: tuple[str, ...] = TARGETS) -> dict[str, tuple[int, int]]:
+    """(O, I) of the layers that adapters would change, from the config alone: no weights are read.
 
     Raises:
-        BadModel: it cannot be converted or loaded.
+        BadModel: no config that transformers knows, or a target that is in no block.
     """
-    digest = digest or sha256_file(gguf)
-    folder = convert(gguf, cache / digest[:16])
-    return load_base(folder, digest=digest, name=name or gguf.stem, n_layers=n_layers)
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadModel(f"{folder} has no config.json of a known language model") from error
+    return _shapes(model, targets)
 
 
 def folder_digest(folder: Path) -> str:
@@ -187,6 +174,18 @@ def folder_digest(folder: Path) -> str:
     for path in paths:
         sha.update(sha256_file(path).encode())
     return sha.hexdigest()
+
+
+def _shapes(model: Model, targets: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    linears = {
+        name: (int(layer.weight.shape[0]), int(layer.weight.shape[1]))
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and name.rpartition(".")[2] in targets
+    }
+    missing = set(targets) - {name.rpartition(".")[2] for name in linears}
+    if missing:
+        raise BadModel(f"the base has no linear layer named {', '.join(sorted(missing))}")
+    return linears
 
 
 def _up_to_end(text: str, end: str) -> str:

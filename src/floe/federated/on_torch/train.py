@@ -103,6 +103,9 @@ class LoraTrainer:
     ) -> Update:
         """Train from `start` (a fresh adapter when None) and return the whole adapter.
 
+        The last checkpoint stays, and makes the same call return at once: clear it when the
+        result is safe.
+
         Raises:
             BadUpdate: `start` does not fit the base, or the loss is not finite any more.
             Busy: the device's conditions did not come back; a checkpoint was kept if there is a
@@ -115,8 +118,6 @@ class LoraTrainer:
             metrics = self._train(run, seed=seed)
             state = lora.state(self.base.digest)
         _require_finite(state)
-        if self._checkpoints is not None:
-            self._checkpoints.clear()
         return Update(
             client=self.client,
             round_number=round_number,
@@ -155,7 +156,7 @@ class LoraTrainer:
             loss = run.step(batch, self._rule, self._loss_of)
             step_s = (time.perf_counter() - began) / (run.done - first)
             self._progress(StepReport(step=run.done, steps=steps, loss=loss, step_s=step_s))
-            if kept is not None and run.done % kept.every_steps == 0 and run.done < steps:
+            if kept is not None and (run.done % kept.every_steps == 0 or run.done == steps):
                 kept.save(run.checkpoint())
         metrics = {"steps": float(run.done), "resumed_at_step": float(first), "step_s": step_s}
         shown = [x for x in run.losses if x is not None]
