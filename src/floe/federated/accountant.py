@@ -255,9 +255,7 @@ def _subset(noise: float, rate: float, grid: float) -> Any:
     )
 
 
-def subset_delta(
-    eps: NDArray[np.float64], *, noise: float, rate: float
-) -> NDArray[np.float64]:
+def subset_delta(eps: NDArray[np.float64], *, noise: float, rate: float) -> NDArray[np.float64]:
     """delta at each eps >= 0 of one noised sum over a subset of fixed size, one member replaced.
 
     rate * delta_Gauss(log(1 + (e^eps - 1) / rate)), the Gaussian at sensitivity 2.

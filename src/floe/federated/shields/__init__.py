@@ -1,0 +1,1 @@
+"""Two-ended protections of updates: clip, noise, quantize, secure sums."""
