@@ -99,7 +99,7 @@ def _answer(task: Task, parts: DeviceParts) -> bytes:
     if task.base_digest != parts.base_digest:
         raise BadUpdate(
             "this device holds another base model than the server: set federated.base alike",
-            reason="wrong-base",
+            reason="wrong_base",
         )
     start = parts.codec.unpack_state(task.adapter)
     if task.kind == "judge":

@@ -1,11 +1,9 @@
-"""Stand-ins for the parts of a round: bytes by numpy, signatures by a keyed digest, a trainer that
+"""Stand-ins for the parts of a round: signatures by a keyed digest, a trainer that
 moves towards its own goal, devices that answer in this process."""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from floe.core.errors import BadRound, BadUpdate
+from floe.core.errors import BadRound
 from floe.federated.base import Aggregate
 from floe.federated.checks import Expected
 from floe.federated.desk import Rules
 from floe.federated.rounds import Arrival
 from floe.federated.state import Codec, Outbox, StateFolder
 from floe.federated.update import AdapterState, Factors, Update
+from floe.federated.wire import decode, encode
 from floe.learn import DeviceParts, Grouped, ServerParts, take_part
 
 BASE = "base-digest"
@@ -44,33 +43,7 @@ def an_update(client: str, seed: int = 0, **change: Any) -> Update:
     return replace(update, **change)
 
 
-def pack(update: Update) -> bytes:
-    about = {f: getattr(update, f) for f in ("client", "round_number", "n_examples", "cluster")}
-    about |= {"started_from": update.started_from, "metrics": dict(update.metrics)}
-    about |= {"base": update.state.base_digest, "names": list(update.state.modules)}
-    arrays = {}
-    for n, factors in enumerate(update.state.modules.values()):
-        arrays[f"a{n}"], arrays[f"b{n}"] = factors.a_RI, factors.b_OR
-    buffer = io.BytesIO()
-    np.savez(buffer, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
-    return buffer.getvalue()
-
-
-def unpack(data: bytes) -> Update:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            about = json.loads(arrays["about"].tobytes())
-            modules = {
-                name: Factors(a_RI=arrays[f"a{n}"], b_OR=arrays[f"b{n}"])
-                for n, name in enumerate(about.pop("names"))
-            }
-    except (ValueError, KeyError, OSError) as error:
-        raise BadUpdate("these bytes are no update", reason="corrupt") from error
-    state = AdapterState(base_digest=about.pop("base"), modules=modules)
-    return Update(state=state, **about)
-
-
-CODEC = Codec(pack=pack, unpack=unpack)
+CODEC = Codec(pack=encode, unpack=decode)
 
 
 def signer(key: str) -> Callable[[bytes], bytes]:

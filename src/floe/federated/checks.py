@@ -20,25 +20,27 @@ from floe.federated.update import AdapterState, Factors, Update
 
 REASONS = (
     "corrupt",
+    "malformed",
+    "too_large",
     "unregistered",
     "unsigned",
-    "not-selected",
+    "not_selected",
     "duplicate",
     "replayed",
     "late",
-    "wrong-round",
+    "wrong_round",
     "impostor",
-    "no-examples",
+    "no_examples",
     "empty",
-    "wrong-base",
-    "wrong-start",
-    "wrong-keys",
-    "wrong-shape",
-    "wrong-type",
-    "rank-too-large",
+    "wrong_base",
+    "wrong_start",
+    "wrong_keys",
+    "wrong_shape",
+    "wrong_type",
+    "rank_too_large",
     "nan",
     "infinite",
-    "norm-too-large",
+    "norm_too_large",
 )
 
 
@@ -75,12 +77,12 @@ def check_sender(
     if sealed.nonce != opened.nonce:
         earlier = next((p for p in past if p.nonce == sealed.nonce), None)
         if earlier is None:
-            _refuse("wrong-round", name, f"is for no round of this server ({sealed.round_number})")
+            _refuse("wrong_round", name, f"is for no round of this server ({sealed.round_number})")
         if name in earlier.accepted:
             _refuse("replayed", name, f"was taken into round {earlier.round_number} already")
         _refuse("late", name, f"came after round {earlier.round_number} had ended")
     if name not in opened.selected:
-        _refuse("not-selected", name, f"was not asked in round {opened.round_number}")
+        _refuse("not_selected", name, f"was not asked in round {opened.round_number}")
     if name in taken:
         _refuse("duplicate", name, f"is in round {opened.round_number} already")
 
@@ -102,14 +104,14 @@ def check_update(
     if update.client != name or update.round_number != sealed.round_number:
         _refuse("impostor", name, "says something else inside its seal than on it")
     if type(update.n_examples) is not int or update.n_examples < 1:
-        _refuse("no-examples", name, "was trained on no examples")
+        _refuse("no_examples", name, "was trained on no examples")
     if update.started_from != started_from or update.cluster != cluster:
-        _refuse("wrong-start", name, "did not start from the adapter it was given")
+        _refuse("wrong_start", name, "did not start from the adapter it was given")
     if update.state.base_digest != expected.base_digest:
-        _refuse("wrong-base", name, "is for another base model")
+        _refuse("wrong_base", name, "is for another base model")
     check_arrays(update.state, expected, client=name)
     if expected.max_norm and change_norm(start, update.state) > expected.max_norm:
-        _refuse("norm-too-large", name, f"moves further than {expected.max_norm:g}")
+        _refuse("norm_too_large", name, f"moves further than {expected.max_norm:g}")
 
 
 def check_arrays(state: AdapterState, expected: Expected, *, client: str) -> None:
@@ -119,7 +121,7 @@ def check_arrays(state: AdapterState, expected: Expected, *, client: str) -> Non
         _refuse("empty", client, "has no factors, or factors of size 0")
     if modules.keys() != expected.shapes.keys():
         odd = modules.keys() ^ expected.shapes.keys()
-        _refuse("wrong-keys", client, f"has too many or too few layers ({len(odd)} differ)")
+        _refuse("wrong_keys", client, f"has too many or too few layers ({len(odd)} differ)")
     for name, factors in modules.items():
         _check_factors(factors, expected, client=client, name=name)
 
@@ -127,17 +129,17 @@ def check_arrays(state: AdapterState, expected: Expected, *, client: str) -> Non
 def _check_factors(factors: Factors, expected: Expected, *, client: str, name: str) -> None:
     a_RI, b_OR = factors.a_RI, factors.b_OR
     if a_RI.dtype != np.float32 or b_OR.dtype != np.float32:
-        _refuse("wrong-type", client, f"has {a_RI.dtype} and {b_OR.dtype} in {name}, not float32")
+        _refuse("wrong_type", client, f"has {a_RI.dtype} and {b_OR.dtype} in {name}, not float32")
     if a_RI.ndim != 2 or b_OR.ndim != 2 or a_RI.shape[0] != b_OR.shape[1]:
-        _refuse("wrong-shape", client, f"has factors in {name} that do not multiply")
+        _refuse("wrong_shape", client, f"has factors in {name} that do not multiply")
     if factors.shape != expected.shapes[name]:
         _refuse(
-            "wrong-shape",
+            "wrong_shape",
             client,
             f"has {name} as {factors.shape}, not {tuple(expected.shapes[name])}",
         )
     if factors.rank > expected.max_rank:
-        _refuse("rank-too-large", client, f"has rank {factors.rank}, above {expected.max_rank}")
+        _refuse("rank_too_large", client, f"has rank {factors.rank}, above {expected.max_rank}")
     for array in (a_RI, b_OR):
         if np.isnan(array).any():
             _refuse("nan", client, f"holds NaN in {name}")

@@ -97,7 +97,7 @@ class Desk:
         limit = OUTLIER * statistics.median(norms.values())
         for client, norm in norms.items():
             if not norm <= limit:
-                self.refuse(client, "norm-too-large")
+                self.refuse(client, "norm_too_large")
 
     def require(self, at_least: int) -> None:
         """Raise BadRound with too few good updates."""
