@@ -104,7 +104,7 @@ def inner(one: Factors, other: Factors) -> float:
 
 def norm(factors: Factors) -> float:
     """The Frobenius norm of the product; exact near 0, where the root of `inner` is not."""
-    return float(np.linalg.norm(_core_KK(factors)))
+    return float(np.linalg.norm(_core(factors)))
 
 
 def cosine(one: Factors, other: Factors) -> float:
@@ -263,10 +263,10 @@ def cut_dense(matrix_OI: FloatArray, rank: int) -> Cut:
     )
 
 
-def _core_KK(factors: Factors) -> Doubles:
+def _core(factors: Factors) -> Doubles:
     """A small matrix with the singular values of the product."""
-    rb_KR = np.linalg.qr(factors.b_OR.astype(np.float64), mode="r")
-    ra_LR = np.linalg.qr(factors.a_RI.T.astype(np.float64), mode="r")
+    _, rb_KR = np.linalg.qr(factors.b_OR.astype(np.float64))
+    _, ra_LR = np.linalg.qr(factors.a_RI.T.astype(np.float64))
     core: Doubles = rb_KR @ ra_LR.T
     return core
 
