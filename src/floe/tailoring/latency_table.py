@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from floe.core.errors import BadPlan
 from floe.tailoring.base import Cost
@@ -20,6 +22,7 @@ from floe.tailoring.plan import LayerPlan, ModelShape, Plan
 
 CONSTANT = "constant"
 _PER_TOKENS = 1000
+_BELIEF = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +148,7 @@ def steps(value: float, nodes: Sequence[int]) -> list[float]:
     Beyond the last node the last increment goes on in proportion.
     """
     out = [1.0]
-    for i, (low, high) in enumerate(zip(nodes, nodes[1:], strict=False)):
+    for i, (low, high) in enumerate(pairwise(nodes)):
         share = max((value - low) / (high - low), 0.0)
         out.append(share if i == len(nodes) - 2 else min(share, 1.0))
     return out
@@ -173,15 +176,13 @@ def fit_table(
     ]
     names = sorted({name for one in found for name in one})
     a = np.array([[one.get(name, 0.0) for name in names] for one in found])
-    decode, decode_errors = robust_fit(a, np.array([r.decode_ms for r in rows]))
+    decode, decode_errors = _fit(a, [r.decode_ms for r in rows], names, grid)
     is_cached = np.array([name.startswith("cached") for name in names])
-    prefill, prefill_errors = robust_fit(
-        np.where(is_cached, 0.0, a), np.array([r.prefill_ms for r in rows])
+    prefill, prefill_errors = _fit(
+        np.where(is_cached, 0.0, a), [r.prefill_ms for r in rows], names, grid
     )
-    joules = [r.energy_mj for r in rows]
-    energy = None
-    if all(j is not None and j > 0 for j in joules):
-        energy, _ = robust_fit(a, np.array(joules, float))
+    joules = [r.energy_mj for r in rows if r.energy_mj]
+    energy = _fit(a, joules, names, grid)[0] if len(joules) == len(rows) else None
     return LatencyTable(
         shape=shape,
         grid=grid,
@@ -192,6 +193,32 @@ def fit_table(
         decode_mape=mape(decode_errors.tolist()),
         prefill_mape=mape(prefill_errors.tolist()),
     )
+
+
+def _fit(
+    a_NU: NDArray[np.float64], values: Sequence[float], names: Sequence[str], grid: Grid
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    y = np.array(values, float)
+    return robust_fit(a_NU, y, beliefs_MU=_even_slopes(a_NU / y[:, None], names, grid))
+
+
+def _even_slopes(
+    scaled_NU: NDArray[np.float64], names: Sequence[str], grid: Grid
+) -> NDArray[np.float64]:
+    """The belief that an FFN costs as much per channel everywhere, held against weak data only."""
+    share = scaled_NU.mean(axis=0)
+    out = []
+    widths = [high - low for low, high in pairwise(grid.ffn)]
+    for quant in grid.quants:
+        columns = [f"ffn {quant} {node}" for node in grid.ffn[1:]]
+        for i, (left, right) in enumerate(pairwise(columns)):
+            if left in names and right in names:
+                row = np.zeros(len(names))
+                at = names.index(left), names.index(right)
+                strength = _BELIEF * (share[at[0]] + share[at[1]]) / 2 * widths[i]
+                row[at[0]], row[at[1]] = strength / widths[i], -strength / widths[i + 1]
+                out.append(row)
+    return np.array(out).reshape(-1, len(names))
 
 
 def mape(errors: Sequence[float]) -> float:
