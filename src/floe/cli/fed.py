@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from floe.cli import fed_train
+
 app = typer.Typer(
     help="Plan, train, simulate, serve rounds, publish: adapters that devices learn together.",
     no_args_is_help=True,
@@ -12,3 +14,7 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None: ...
+
+
+app.command("plan")(fed_train.plan)
+app.command("train")(fed_train.train)
