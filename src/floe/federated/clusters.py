@@ -11,30 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from floe.core.errors import BadConfig, BadRound, Missing
-from floe.federated.grams import change_gram, cosines
-from floe.federated.products import (
-    Doubles,
-    angles_between,
-    cut,
-    state_difference,
-    svd,
-)
-from floe.federated.update import AdapterState, Factors
+from floe.federated.products import Doubles
+from floe.federated.silhouette import Labels, silhouette
+from floe.federated.similarity import similarity
+from floe.federated.update import AdapterState
 
-SIMILARITIES = ("cosine", "angles")
 _APART = 0.05  # the least silhouette that counts as groups at all
 _ONE_TASK = 0.5  # with a mean similarity above it and no clear groups, all are one group
 
 _SAME_TASK = 0.3  # similarity from which a group takes on the id of a published adapter
-
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,28 +72,6 @@ class Match:
     cluster: str
     similarity: float
     similarities: Mapping[str, float]
-
-
-def similarity(
-    states: Sequence[AdapterState], *, start: AdapterState | None = None, kind: str = "cosine"
-) -> Doubles:
-    """(N, N) similarities of what adapters changed against `start`; 1 on the diagonal.
-
-    "cosine": of the products as vectors, in [-1, 1]. "angles": over modules, the mean root of the
-    mean squared cosines of principal angles of columns and of rows, in [0, 1]; blind to sign and
-    scale.
-
-    Raises:
-        BadConfig: no such kind.
-    """
-    if kind == "cosine":
-        return cosines(change_gram(states, start))
-    if kind == "angles":
-        return _by_angles([state_difference(s, start) for s in states], [s.rank for s in states])
-    raise BadConfig(
-        f"no similarity of updates named {kind!r}; known: {', '.join(SIMILARITIES)}",
-        param="similarity",
-    )
 
 
 def group(
@@ -163,30 +131,7 @@ def match(
     row = similarity([state, *(clusters[i] for i in ids)], start=start, kind=kind)[0, 1:]
     found = {i: float(x) for i, x in zip(ids, row, strict=True)}
     best = max(ids, key=lambda i: found[i])
-    return Match(cluster=best, similarity=found[best], similarities=MappingProxyType(found))
-
-
-def silhouette(distances_NN: Doubles, labels_N: Labels) -> float:
-    """The mean silhouette, 0 for one group; a client alone counts 0 (Rousseeuw)."""
-    member_KN = labels_N[None, :] == np.unique(labels_N)[:, None]
-    if len(member_KN) < 2:
-        return 0.0
-    sizes_K = member_KN.sum(axis=1)
-    sums_NK = distances_NN @ member_KN.T
-    own_N = member_KN.argmax(axis=0)
-    rows = np.arange(len(labels_N))
-    own_size_N = sizes_K[own_N]
-    inside_N = sums_NK[rows, own_N] / np.maximum(own_size_N - 1, 1)
-    means_NK = sums_NK / sizes_K
-    means_NK[rows, own_N] = np.inf
-    outside_N = means_NK.min(axis=1)
-    larger_N = np.maximum(inside_N, outside_N)
-    widths_N = np.where(
-        (own_size_N > 1) & (larger_N > 0.0),
-        (outside_N - inside_N) / np.where(larger_N > 0.0, larger_N, 1.0),
-        0.0,
-    )
-    return float(widths_N.mean())
+    return Match(cluster=best, similarity=found[best], similarities=found)
 
 
 def stable_ids(
@@ -202,7 +147,7 @@ def stable_ids(
     under an id. A group with neither gets a new id, in order of its first client's name.
     """
     groups = [np.flatnonzero(labels_N == j) for j in range(int(labels_N.max()) + 1)]
-    members = [{clients[i] for i in inside} for inside in groups]
+    members = [{clients[int(i)] for i in inside} for inside in groups]
     old = previous.all_members() if previous else {}
     ids = [""] * len(groups)
     if old:
@@ -269,7 +214,7 @@ def _described(
         clusters.append(
             Cluster(
                 id=name,
-                members=tuple(clients[i] for i in inside),
+                members=tuple(clients[int(i)] for i in inside),
                 cohesion=float(pairs.mean()) if pairs.size else 1.0,
             )
         )
@@ -277,7 +222,7 @@ def _described(
         clusters=tuple(sorted(clusters, key=lambda c: (len(c.id), c.id))),
         silhouette=width,
         memberships=_memberships(clients, similar_NN, labels_N, ids, temperature),
-        absent=MappingProxyType(dict(absent)),
+        absent=dict(absent),
         next_id=next_id,
     )
 
@@ -303,39 +248,10 @@ def _memberships(
     means_NK = np.where(others_NK > 0.0, sums_NK / np.maximum(others_NK, 1.0), 1.0)
     shares_NK = np.exp((means_NK - means_NK.max(axis=1, keepdims=True)) / temperature)
     shares_NK /= shares_NK.sum(axis=1, keepdims=True)
-    return MappingProxyType(
-        {
-            c: MappingProxyType({i: float(x) for i, x in zip(ids, row, strict=True)})
-            for c, row in zip(clients, shares_NK, strict=True)
-        }
-    )
-
-
-def _by_angles(changes: Sequence[AdapterState], ranks: Sequence[int]) -> Doubles:
-    total_NN = np.zeros((len(changes), len(changes)))
-    count_NN = np.zeros_like(total_NN)
-    for name in sorted({n for s in changes for n in s.modules}):
-        found = {
-            k: svd(_at_rank(s.modules[name], ranks[k]))
-            for k, s in enumerate(changes)
-            if name in s.modules
-        }
-        for i, one in found.items():
-            for j, other in found.items():
-                if j > i:
-                    columns, rows = angles_between(one, other)
-                    if columns.size:
-                        common = np.mean(np.cos(columns) ** 2) * np.mean(np.cos(rows) ** 2)
-                        total_NN[i, j] += np.sqrt(common)
-                    count_NN[i, j] += 1
-    out: Doubles = (total_NN + total_NN.T) / np.maximum(count_NN + count_NN.T, 1)
-    np.fill_diagonal(out, 1.0)
-    return out
-
-
-def _at_rank(factors: Factors, rank: int) -> Factors:
-    """A change at a device's rank: what is beyond it in a difference is its start's."""
-    return factors if factors.rank <= rank else cut(factors, rank).factors
+    return {
+        c: {i: float(x) for i, x in zip(ids, row, strict=True)}
+        for c, row in zip(clients, shares_NK, strict=True)
+    }
 
 
 def _assignment(cost: Doubles) -> tuple[Labels, Labels]:
