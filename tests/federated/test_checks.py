@@ -9,12 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from floe.core.errors import BadUpdate
-from floe.federated.checks import REASONS, change_norm, check_arrays, check_sender, check_update
-from floe.federated.identity import Sealed, seal, unseal
-from floe.federated.rounds import Opened, Past
-from floe.federated.update import AdapterState, Factors, Update
 from tests.federated.learning_stand_ins import (
     EXPECTED,
     SHAPES,
@@ -24,6 +18,12 @@ from tests.federated.learning_stand_ins import (
     signer,
     verify,
 )
+
+from floe.core.errors import BadUpdate
+from floe.federated.checks import REASONS, change_norm, check_arrays, check_sender, check_update
+from floe.federated.identity import Sealed, seal, unseal
+from floe.federated.rounds import Opened, Past
+from floe.federated.update import AdapterState, Factors, Update
 
 OPENED = Opened(round_number=3, nonce="now", selected=("a", "b"))
 PAST = (Past(round_number=2, nonce="before", accepted=("a",)),)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federated.learning_stand_ins import signer
 
 from floe.core.errors import BadConfig, BadRequest, BadUpdate
 from floe.federated.identity import read_devices, seal, signed_text, unseal, write_devices
-from tests.federated.learning_stand_ins import signer
 
 SEAL = seal(b"payload", client="a", round_number=2, nonce="n", sign=signer("key"))
 
@@ -68,7 +68,7 @@ def test_a_bad_register_says_so(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_a_missing_register_and_a_bad_name_say_so(tmp_path: Path) -> None:
-    with pytest.raises(BadConfig, match="cannot read the devices in .*floe fed join"):
+    with pytest.raises(BadConfig, match=r"cannot read the devices in .*floe fed join"):
         read_devices(tmp_path / "none.toml")
     (tmp_path / "devices.toml").write_text('"../a" = "1"')
     with pytest.raises(BadRequest, match="device name is not allowed"):
