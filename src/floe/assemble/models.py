@@ -36,6 +36,9 @@ def open_engine(
         context_tokens=config.context_tokens,
         max_contexts=config.max_contexts,
         sessions_per_context=config.sessions_per_context,
+        kv_type=config.kv_type,
+        flash_attention=config.flash_attention,
+        batch_tokens=config.batch_tokens,
     )
 
 

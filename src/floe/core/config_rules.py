@@ -102,6 +102,12 @@ def _model_rules(config: Config) -> list[Rule]:
         (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
         (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
         (config.model.threads >= 0, "model.threads", "0 (all cores) or more"),
+        (config.model.batch_tokens >= 32, "model.batch_tokens", "32 or more"),
+        (
+            config.model.kv_type != "Q8_0" or config.model.flash_attention,
+            "model.kv_type",
+            "F16 or F32 where model.flash_attention is off",
+        ),
     ]
 
 

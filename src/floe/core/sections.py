@@ -9,13 +9,21 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The SLM: a name known to `floe pull`, or the path of a GGUF file."""
+    """The SLM: a name known to `floe pull`, or the path of a GGUF file.
+
+    `kv_type`: what keys and values are cached in; Q8_0 takes half the memory of F16 and needs
+    flash_attention, which makes prompts faster and long contexts slower on a CPU. `batch_tokens`:
+    of a prompt computed at once. `floe tailor` finds the best of them for a device.
+    """
 
     name: str = "smollm2-135m-instruct"
     threads: int = 0
     context_tokens: int = 2048
     max_contexts: int = 4
     sessions_per_context: int = 4
+    kv_type: Literal["F16", "F32", "Q8_0"] = "F16"
+    flash_attention: bool = True
+    batch_tokens: int = 512
 
 
 @dataclass(frozen=True, kw_only=True)

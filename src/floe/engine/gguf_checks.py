@@ -126,6 +126,15 @@ def per_layer(
     return values
 
 
+def head_width(header: GgufHeader) -> int:
+    """Values of one head, from the metadata."""
+    architecture = header.metadata["general.architecture"]
+    layers = int(header.metadata[f"{architecture}.block_count"])
+    heads = max(per_layer(header, "attention.head_count", layers))
+    width = int(header.metadata[f"{architecture}.embedding_length"])
+    return int(header.metadata.get(f"{architecture}.attention.key_length", width // heads))
+
+
 def linear_shapes(header: GgufHeader) -> dict[str, tuple[int, int]]:
     """(out, in) of every linear layer a LoRA may touch, by GGUF module name ("blk.0.attn_q")."""
     return {

@@ -21,6 +21,17 @@ AdapterKey = tuple[tuple[str, float], ...]
 # On a CPU flash attention makes prefill 10-35 % faster; decode is 5 % faster at 100 tokens, 12 %
 # slower at 600, 35 % at 1600. It rounds otherwise in other chunks, so exact checks go without.
 FLASH_ATTENTION_OFF, FLASH_ATTENTION_ON = 0, 1
+KV_TYPES = {"F16": 1, "F32": 0, "Q8_0": 8}
+"""ggml's type ids of what keys and values may be cached in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvSettings:
+    """How a context computes: cache type, flash attention, tokens in one batch at most."""
+
+    kv_type: str = "F16"
+    flash_attention: bool = True
+    batch_tokens: int = 512
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,15 +66,16 @@ class KvContext:
         n_seq: int,
         threads: int,
         n_vocab: int,
-        kv_f32: bool = False,
+        settings: KvSettings = KvSettings(),
     ) -> None:
         self._c, self._n_vocab, self._n_threads = library.c, n_vocab, threads
-        kv_type = {"type_k": 0, "type_v": 0} if kv_f32 else {}
-        flash = FLASH_ATTENTION_OFF if kv_f32 else FLASH_ATTENTION_ON
+        kv_type = KV_TYPES[settings.kv_type]
+        flash = FLASH_ATTENTION_ON if settings.flash_attention else FLASH_ATTENTION_OFF
+        n_batch = min(n_ctx, settings.batch_tokens)
         self._ctx = library.new_context(
-            model, n_ctx=n_ctx, n_batch=min(n_ctx, 512), n_ubatch=min(n_ctx, 512), n_seq_max=n_seq,
+            model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_batch, n_seq_max=n_seq,
             n_threads=threads, n_threads_batch=threads, kv_unified=True,
-            flash_attn_type=flash, **kv_type,
+            flash_attn_type=flash, type_k=kv_type, type_v=kv_type,
         )  # fmt: skip
         self._memory = self._c.llama_get_memory(self._ctx)
         self.n_ctx = int(self._c.llama_n_ctx(self._ctx))

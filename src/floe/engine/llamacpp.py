@@ -13,18 +13,27 @@ from functools import cached_property
 from operator import index
 from pathlib import Path
 
-from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
+from floe.core.errors import BadAdapter, BadConfig, BadRequest, ContextTooLong, FloeError
 from floe.core.files import sha256_file
+from floe.core.gguf import GgufHeader
 from floe.core.model import ModelInfo
 from floe.core.timing import OnStep
 from floe.engine.base import AdapterHandle, FloatArray, Session
-from floe.engine.gguf_checks import check_adapter, checked_model, linear_shapes, per_layer
+from floe.engine.gguf_checks import (
+    check_adapter,
+    checked_model,
+    head_width,
+    linear_shapes,
+    per_layer,
+)
 from floe.engine.jobs import Job, Seat
-from floe.engine.kv_context import KvContext
+from floe.engine.kv_context import KV_TYPES, KvContext, KvSettings
 from floe.engine.llama_library import Library, last_log, library
 from floe.engine.placement import common_prefix
 from floe.engine.scheduler import Scheduler
 from floe.engine.vocabulary import Vocabulary
+
+MIN_BATCH_TOKENS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,11 @@ class LlamaAdapter:
 
 
 class LlamaCppEngine:
-    """A GGUF model with a pool of contexts. Implements engine.base.Engine; thread-safe."""
+    """A GGUF model with a pool of contexts. Implements engine.base.Engine; thread-safe.
+
+    `kv_f32` is for exact checks: an F32 cache without flash attention. Else `kv_type` (F16, F32,
+    Q8_0), `flash_attention` and `batch_tokens` say how contexts compute.
+    """
 
     def __init__(
         self,
@@ -51,8 +64,17 @@ class LlamaCppEngine:
         sessions_per_context: int = 4,
         max_waiting: int = 64,
         kv_f32: bool = False,
+        kv_type: str = "F16",
+        flash_attention: bool = True,
+        batch_tokens: int = 512,
     ) -> None:
         header = checked_model(path)
+        settings = KvSettings(
+            kv_type="F32" if kv_f32 else kv_type,
+            flash_attention=flash_attention and not kv_f32,
+            batch_tokens=batch_tokens,
+        )
+        _check_settings(settings, header)
         self._library = library()
         self._model = self._library.load_model(path)
         self._vocabulary = Vocabulary(self._library, self._model)
@@ -77,7 +99,7 @@ class LlamaCppEngine:
                 n_seq=sessions_per_context,
                 threads=self.threads,
                 n_vocab=self._n_vocab,
-                kv_f32=kv_f32,
+                settings=settings,
             )
 
         self._scheduler = Scheduler(
@@ -251,6 +273,32 @@ class LlamaCppEngine:
             if self._model:
                 self._library.c.llama_model_free(self._model)
                 self._model = 0
+
+
+def _check_settings(settings: KvSettings, header: GgufHeader) -> None:
+    """Raise BadConfig for what llama.cpp would refuse or abort on."""
+    if settings.kv_type not in KV_TYPES:
+        raise BadConfig(
+            f"model.kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}",
+            param="model.kv_type",
+        )
+    if settings.batch_tokens < MIN_BATCH_TOKENS:
+        raise BadConfig(
+            f"model.batch_tokens must be {MIN_BATCH_TOKENS} or more", param="model.batch_tokens"
+        )
+    if settings.kv_type == "Q8_0":
+        if not settings.flash_attention:
+            raise BadConfig(
+                "model.kv_type Q8_0 needs model.flash_attention; turn it on or take F16",
+                param="model.kv_type",
+            )
+        rows = [i.shape[0] for n, i in header.tensors.items() if n.endswith(".attn_k.weight")]
+        if any(n % 32 for n in rows) or head_width(header) % 32:
+            raise BadConfig(
+                "model.kv_type Q8_0 stores 32 values at a time, which this model's heads do not "
+                "fill; take F16",
+                param="model.kv_type",
+            )
 
 
 def _merged(adapters: Iterable[tuple[LlamaAdapter, float]]) -> list[tuple[LlamaAdapter, float]]:
