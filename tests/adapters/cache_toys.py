@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from floe.adapters.cache import AdapterCache
+from floe.adapters.entries import Entry
 from floe.adapters.mix import MixKey, mix_digest
 from floe.adapters.slots import Tier
-from floe.adapters.store import Entry
 from floe.core.adapter import AdapterManifest, StoredAdapter
 from floe.core.errors import BadAdapter
 from floe.core.route import Route, Share

@@ -21,7 +21,7 @@ from floe.adapters import store as store_module
 from floe.adapters.digest import content_digest
 from floe.adapters.formats import write_lora_gguf
 from floe.adapters.lora import LoraTensors
-from floe.adapters.manifest import centroid_of, read_record, write_record
+from floe.adapters.manifest import MIGRATIONS, centroid_of, read_record, write_record
 from floe.adapters.peft import read_peft
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
@@ -346,7 +346,7 @@ def damage(kind: str, root: Path, gguf: Path) -> None:
         ("folder gone", "is gone. Add it again"),
         ("file cut", "its file was changed on disk. Add it again"),
         ("not JSON", "is damaged. Remove the adapter and add it again"),
-        ("newer", "has version 99, this Floe reads 1 to 1. Update Floe"),
+        ("newer", "has version 99, this Floe reads 1 to 2. Update Floe"),
         ("field missing", "is damaged"),
         ("digest a path", "is damaged"),
         ("size wrong", "is damaged"),
@@ -421,11 +421,12 @@ def test_migrations_run_in_order_and_only_the_missing_ones(
         return data
 
     plain = read_record(path)
-    assert read_record(path, migrations=(rename, rename_back)) == plain
+    more = (*MIGRATIONS, rename, rename_back)
+    assert read_record(path, migrations=more) == plain
     data = json.loads(path.read_text())
-    path.write_text(json.dumps({**rename(data), "version": 2}))
-    assert read_record(path, migrations=(rename, rename_back)) == plain
-    with pytest.raises(BadAdapter, match="has version 2, this Floe reads 1 to 1"):
+    path.write_text(json.dumps({**rename(data), "version": 3}))
+    assert read_record(path, migrations=more) == plain
+    with pytest.raises(BadAdapter, match="has version 3, this Floe reads 1 to 2"):
         read_record(path)
     with pytest.raises(BadAdapter, match=r"cannot read .*No such file"):
         read_record(tmp_path / "none.json")

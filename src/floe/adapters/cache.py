@@ -44,7 +44,7 @@ from floe.adapters.table import Table
 from floe.adapters.tenants import FairQueue, Partition
 from floe.adapters.tiers import Tiers
 from floe.core.adapter import AdapterManifest
-from floe.core.errors import BadAdapter, Busy
+from floe.core.errors import BadAdapter, Busy, Untrusted
 from floe.core.route import Route, Share, TooLarge
 from floe.core.sections import TenantConfig
 
@@ -140,6 +140,7 @@ class AdapterCache(Generic[H]):
             BadRequest: a weight that is not finite.
             TooLarge: together they do not fit the budget; it says which of them would.
             BadAdapter: an adapter is gone, changed or refused.
+            Untrusted: one was revoked or is not signed as it must be; its memory is freed.
             Busy: adapters in use fill the budget.
         """
         shares = merged(route)
@@ -149,7 +150,7 @@ class AdapterCache(Generic[H]):
         began_s = asyncio.get_running_loop().time()
         if not self._pinned.is_started:
             await self.start()
-        wanted = [await self._lookup.single(share) for share in shares]
+        wanted = [await self._trusted(share) for share in shares]
         slots, weights = await self._leased(
             wanted, shares, route, expected_tokens, tenant, topic_vector
         )
@@ -298,6 +299,15 @@ class AdapterCache(Generic[H]):
             raise RuntimeError("adapter cache: more loads ended than began")
 
     # --- admission
+
+    async def _trusted(self, share: Share) -> Slot[H]:
+        """A slot for the share; one that is not trusted any more leaves memory."""
+        try:
+            return await self._lookup.single(share)
+        except Untrusted:
+            if share.digest in self._table.slots:
+                await self.forget(share.digest)
+            raise
 
     async def _leased(
         self,

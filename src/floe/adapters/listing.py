@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from floe.adapters.entries import Entry
 from floe.adapters.figures import Figures
 from floe.adapters.prefetch import Foresight
 from floe.adapters.recency import GuardedPolicy
 from floe.adapters.slots import Counters, Row, Slot, State, Tier
-from floe.adapters.store import Entry
 from floe.adapters.table import Table
 from floe.adapters.tiers import Tiers
 

@@ -41,8 +41,12 @@ class Lookup(Generic[H]):
 
         Raises:
             BadAdapter: it is gone, changed, or cannot be fetched.
+            Untrusted: it was revoked, also after it was loaded.
         """
-        known = self._table.slots.get(share.digest)
+        known, trusted = self._table.slots.get(share.digest), self._tiers.trust_stamp
+        if known is not None and known.trusted != trusted:
+            await self._run(self._tiers.find, share.name, share.digest)
+            known.trusted = trusted
         if known is not None:
             size, stamp, name = known.n_bytes, known.stamp, known.name
         else:
@@ -69,6 +73,7 @@ class Lookup(Generic[H]):
             where=lambda: self._tiers.where(share.digest),
             stamp=stamp,
             is_fixed=share.digest in self._table.fixed,
+            trusted=trusted,
         )
 
     def mixed(self, mix: Mix, wanted: Sequence[Slot[H]], key: MixKey) -> Slot[H]:

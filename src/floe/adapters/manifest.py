@@ -10,13 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from floe.adapters.statement import Seal, parse_seal
 from floe.core.adapter import AdapterManifest, Centroid
 from floe.core.errors import BadAdapter
 from floe.core.files import atomic_write
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
-MIGRATIONS: tuple[Migration, ...] = ()
+
+def _unsigned(data: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 knows signatures; what was there before has none."""
+    return {**data, "seal": None}
+
+
+MIGRATIONS: tuple[Migration, ...] = (_unsigned,)
 """MIGRATIONS[n] turns version n + 1 into n + 2. Only ever append."""
 
 _MAX_BYTES = 4 << 20
@@ -26,12 +33,14 @@ _MAX_BYTES = 4 << 20
 class Record:
     """A manifest and what the store needs beside it.
 
-    `file_sha256` is the GGUF's, `shape_digest` that of the model's linear layers.
+    `file_sha256` is the GGUF's, `shape_digest` that of the model's linear layers, `seal` what a
+    publisher signed, None for an adapter that nobody did.
     """
 
     manifest: AdapterManifest
     file_sha256: str
     shape_digest: str
+    seal: Seal | None = None
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -110,4 +119,5 @@ def _record(data: dict[str, Any]) -> Record:
         manifest=manifest,
         file_sha256=str(data["file_sha256"]),
         shape_digest=str(data["shape_digest"]),
+        seal=parse_seal(data["seal"]) if data["seal"] is not None else None,
     )

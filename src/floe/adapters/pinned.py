@@ -7,10 +7,10 @@ from typing import Generic
 
 from floe.adapters.admission import Admission, handle_of
 from floe.adapters.ahead import NOBODY
+from floe.adapters.entries import Entry
 from floe.adapters.loader import Run
 from floe.adapters.lookup import Lookup
 from floe.adapters.slots import H
-from floe.adapters.store import Entry
 from floe.adapters.table import Table
 from floe.core.errors import BadAdapter, BadConfig, Busy
 from floe.core.route import Share

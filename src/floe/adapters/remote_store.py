@@ -20,15 +20,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from floe.adapters.entries import Entry, shape_digest
+from floe.adapters.fitting import Limits, Seen, choose
 from floe.adapters.formats import parse_lora_gguf
 from floe.adapters.lora import LoraTensors
 from floe.adapters.manifest import Record
 from floe.adapters.remote import Remote
 from floe.adapters.remote_index import INDEX, MAX_INDEX_BYTES, object_name, parse_index
+from floe.adapters.revocations import MAX_BYTES, read_signed
 from floe.adapters.stamps import copy_hashed
-from floe.adapters.store import AdapterStore, Entry, shape_digest
+from floe.adapters.store import AdapterStore
+from floe.adapters.trust import REVOKED
 from floe.core.adapter import StoredAdapter
-from floe.core.errors import BadAdapter, FloeError
+from floe.core.errors import BadAdapter, FloeError, NotFound, Untrusted
 from floe.core.files import atomic_write, sync_folder
 from floe.core.model import ModelInfo
 
@@ -47,8 +51,14 @@ class RemoteStore:
         model: ModelInfo,
         disk_bytes: int,
         pinned: Collection[str] = (),
+        max_rank: int = 0,
+        max_bytes: int = 0,
     ) -> None:
-        """Reads the index; `note` says if that did not work. `pinned` names are never deleted."""
+        """Reads the index; `note` says if that did not work. `pinned` names are never deleted.
+
+        Of an adapter that is offered in several ranks the largest within `max_rank` and
+        `max_bytes` (0 = no limit) is taken; one that does not fit is listed with the reason.
+        """
         self._local, self._remote, self._folder, self._model = local, remote, folder, model
         self._disk_bytes, self._pinned = disk_bytes, frozenset(pinned)
         self._objects = folder / "objects"
@@ -57,7 +67,10 @@ class RemoteStore:
         self._open: Counter[str] = Counter()
         self._closed = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._limits = Limits(rank=max_rank, n_bytes=max_bytes)
+        self._seen = Seen(folder / "versions.json")
         self._records: dict[str, Record] = {}
+        self._refused: dict[str, Entry] = {}
         self.note = ""
         self.refresh()
         with self._turn():
@@ -84,7 +97,50 @@ class RemoteStore:
             except (OSError, BadAdapter):
                 return
         shape = shape_digest(self._model)
-        self._records = {r.manifest.name: r for r in records if r.shape_digest == shape}
+        offered = [r for r in records if r.shape_digest == shape]
+        self._take_revocations()
+        chosen = choose(offered, limits=self._limits)
+        self._records, self._refused = {}, {}
+        for name, found in chosen.items():
+            if isinstance(found, str):
+                self._refused[name] = Entry(name=name, state="failed", reason=found)
+                continue
+            try:
+                self._check_trust(found)
+                self._seen.check(found)
+                self._records[name] = found
+            except Untrusted as error:
+                self._refused[name] = Entry(
+                    name=name, state="failed", reason=error.message, is_refused=True
+                )
+        self._seen.note(self._records.values())
+
+    @property
+    def trust_stamp(self) -> object:
+        """What changes when an adapter that was trusted may not be any more."""
+        return self._local.trust_stamp
+
+    def _check_trust(self, record: Record) -> None:
+        self._local.trust.check(record, is_remote=True)
+
+    def _take_revocations(self) -> None:
+        """What the remote's publisher revoked, if a trusted key signed it."""
+        trust, source = self._local.trust, f"{self._remote.url}/{REVOKED}"
+        try:
+            data = self._remote.read(REVOKED, max_bytes=MAX_BYTES)
+        except NotFound:
+            return
+        except BadAdapter as error:
+            self.note = f"adapters.remote: {error.message}"
+            return
+        try:
+            key, entries = read_signed(data, source=source)
+            if trust.trusts(key) and not trust.revocations.reason(digest="", key=key):
+                trust.revocations.add(entries)
+            else:
+                self.note = f"adapters.remote: {source} is signed by {key}, which is not trusted"
+        except FloeError as error:
+            self.note = f"adapters.remote: {error.message}"
 
     def watch(self, every_s: float) -> None:
         """Read the index again every so often, in a thread, until `close`."""
@@ -110,24 +166,29 @@ class RemoteStore:
         """Every name; one that both have is the local one."""
         local = self._local.entries()
         names = {entry.name for entry in local}
-        far = [
-            Entry(name=name, state="registered", stored=self._stored(record))
-            for name, record in sorted(self._records.items())
-            if name not in names
-        ]
-        return (*local, *far)
+        far = {name: self._entry(record) for name, record in self._records.items()} | self._refused
+        return (*local, *(far[name] for name in sorted(far.keys() - names)))
+
+    def _entry(self, record: Record) -> Entry:
+        name = record.manifest.name
+        try:
+            self._check_trust(record)
+        except Untrusted as error:
+            return Entry(name=name, state="failed", reason=error.message, is_refused=True)
+        return Entry(name=name, state="registered", stored=self._stored(record))
 
     def list(self) -> tuple[StoredAdapter, ...]:
         """Every adapter that can be served, as far as is known without fetching it."""
         return tuple(e.stored for e in self.entries() if e.stored is not None)
 
     def find(self, name: str, digest: str) -> StoredAdapter:
-        """The adapter with that content. Raises BadAdapter as `AdapterStore.find`."""
+        """The adapter with that content. Raises BadAdapter, Untrusted as `AdapterStore.find`."""
         record = self._record(digest)
         if record is None or any(
             s.manifest.digest == digest or s.manifest.name == name for s in self._local.list()
         ):
             return self._local.find(name, digest)
+        self._check_trust(record)
         return self._stored(record)
 
     def tier(self, stored: StoredAdapter) -> Literal["disk", "remote"]:

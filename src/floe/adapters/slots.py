@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Generic, Literal, Protocol, TypeVar
 
+from floe.adapters.entries import Entry
 from floe.adapters.mix import MixKey
-from floe.adapters.store import Entry
 from floe.core.adapter import StoredAdapter
 
 H = TypeVar("H")
@@ -199,7 +199,8 @@ class Slot(Generic[H]):
 
     `stamp` is the file as it was before it was read; None for a mix. `holders` counts leases by
     tenant, `uses` has each tenant's last use (seconds). `ahead` says why it was loaded before
-    anybody asked, until somebody does. `is_fixed`: pinned by configuration.
+    anybody asked, until somebody does. `is_fixed`: pinned by configuration. `trusted`: the store's
+    `trust_stamp` when it was last asked whether the adapter may be served.
     """
 
     key: str
@@ -218,6 +219,7 @@ class Slot(Generic[H]):
     uses: dict[str, float] = field(default_factory=dict)
     ahead: Ahead = ""
     is_fixed: bool = False
+    trusted: object = None
 
     @property
     def is_free(self) -> bool:

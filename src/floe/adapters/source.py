@@ -12,12 +12,14 @@ from floe.adapters.formats import read_lora_gguf
 from floe.adapters.lora import LoraTensors, refuse
 from floe.adapters.manifest import centroid_of
 from floe.adapters.peft import CONFIG, WEIGHTS, read_peft
+from floe.adapters.statement import Seal, parse_seal
 from floe.core.adapter import Centroid
 from floe.core.errors import BadAdapter
 from floe.core.model import ModelInfo
 
 Fact = float | int | str | None
 
+SIGNATURE = "signature.json"
 _MAX_NOTE_BYTES = 1 << 20
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -30,6 +32,7 @@ class Source:
     description: str = ""
     centroid: Centroid | None = None
     facts: dict[str, Fact] = field(default_factory=dict)
+    seal: Seal | None = None
 
 
 def shipped() -> Iterator[Path]:
@@ -46,8 +49,17 @@ def existing(path: Path) -> Path:
     return path.expanduser().resolve()
 
 
+def signed_name(path: Path) -> str:
+    """The name that was signed with the folder; "" where nothing was, or nothing readable."""
+    data = _note(path / SIGNATURE, []) if path.is_dir() else None
+    try:
+        return parse_seal(data).statement.name if data is not None else ""
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ""  # `read_source` says what is wrong with it
+
+
 def read_source(path: Path, model: ModelInfo, *, any_base: bool = False) -> Source:
-    """The adapter at `path`; centroid.json and card.json in its folder are read too.
+    """The adapter at `path`; centroid.json, card.json and signature.json in its folder too.
 
     Raises:
         BadAdapter: with what is wrong and what to do; nothing was changed.
@@ -69,6 +81,12 @@ def read_source(path: Path, model: ModelInfo, *, any_base: bool = False) -> Sour
             centroid = centroid_of(data)
         except ValueError as error:
             faults.append(f"centroid.json: {error}")
+    seal = None
+    if (data := _note(folder / SIGNATURE, faults)) is not None:
+        try:
+            seal = parse_seal(data)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            faults.append(f"{SIGNATURE}: is damaged. Copy it again, or remove it")
     facts: dict[str, Fact] = {"format": "peft"}
     if card is not None and not isinstance(card, dict):
         faults.append("card.json: must be an object of facts")
@@ -78,7 +96,7 @@ def read_source(path: Path, model: ModelInfo, *, any_base: bool = False) -> Sour
         facts["notes"] = "; ".join(lora.notes)
     refuse(str(path), faults)
     description = str(facts.pop("description", None) or "")
-    return Source(lora=lora, description=description, centroid=centroid, facts=facts)
+    return Source(lora=lora, description=description, centroid=centroid, facts=facts, seal=seal)
 
 
 def _note(path: Path, faults: list[str]) -> Any:

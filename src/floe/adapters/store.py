@@ -8,43 +8,47 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import hashlib
-import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from floe.adapters.digest import content_digest
+from floe.adapters.entries import Entry, check_entry, new_record, shape_digest
 from floe.adapters.formats import parse_lora_gguf, write_lora_gguf
+from floe.adapters.history import History
 from floe.adapters.lora import LoraTensors
 from floe.adapters.manifest import Record, read_record, write_record
-from floe.adapters.source import Source, existing, read_source
+from floe.adapters.source import Source, existing, read_source, signed_name
 from floe.adapters.stamps import FileStamp, copy_hashed, fingerprint, is_there, stamp, stamps
+from floe.adapters.statement import Seal
+from floe.adapters.sweep import sweep
+from floe.adapters.trust import Trust
 from floe.core.adapter import AdapterManifest, Centroid, StoredAdapter
-from floe.core.errors import BadAdapter, BadRequest, FloeError, NotFound
+from floe.core.errors import BadAdapter, BadRequest, FloeError, NotFound, Untrusted
 from floe.core.files import atomic_write, safe_name, sha256_file, sync_folder
 from floe.core.model import ModelInfo
 
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A name in the store: `stored` if it can be served, else the reason why not."""
-
-    name: str
-    state: Literal["registered", "failed"]
-    reason: str = ""
-    stored: StoredAdapter | None = None
+Sign = Callable[[Record], Seal]
 
 
 class AdapterStore:
     """The adapters of one model under `root`; safe for several threads and processes."""
 
-    def __init__(self, root: Path, model: ModelInfo, *, reserved: Collection[str] = ()) -> None:
-        """`reserved`: names that requests use for something else, besides "auto" and the base's."""
+    def __init__(
+        self,
+        root: Path,
+        model: ModelInfo,
+        *,
+        reserved: Collection[str] = (),
+        trust: Trust | None = None,
+    ) -> None:
+        """`reserved`: names that requests use for something else, besides "auto" and the base's.
+
+        `trust` None is what there is without settings, its files beside the adapters.
+        """
         self._root, self._model = root, model
+        self.trust, self.history = trust or Trust(root / "trust"), History(root / "versions")
         self._reserved = {n.lower() for n in ("auto", model.name, *model.names, *reserved)}
         self._manifests, self._objects = root / "manifests", root / "objects"
         for folder in (self._manifests, self._objects):
@@ -62,19 +66,24 @@ class AdapterStore:
         description: str = "",
         replace: bool = False,
         any_base: bool = False,
+        sign: Sign | None = None,
     ) -> StoredAdapter:
         """Read, check and store the adapter at `source` (a PEFT folder or a GGUF file).
 
-        The same content under the same name is no change. `name` defaults to the source's.
+        The same content under the same name is no change. `name` defaults to the one that was
+        signed, else the source's. A signature beside it (signature.json) is kept; `sign` makes a
+        new one for what is stored.
 
         Raises:
             BadAdapter: it cannot be applied to this model; nothing was changed.
+            Untrusted: it is not signed as it must be, is an older version, or was revoked.
             BadRequest: a name that is not allowed, or taken by other content (without `replace`).
             FloeError: it cannot be written, e.g. because the disk is full; nothing was changed.
         """
         source = existing(source)
-        default = source.name if source.is_dir() else source.stem
-        name = safe_name(default if name is None else name, what="adapter")
+        if name is None:
+            name = signed_name(source) or (source.name if source.is_dir() else source.stem)
+        name = safe_name(name, what="adapter")
         if name.lower() in self._reserved:
             raise BadRequest(
                 f"a request for {name!r} never reaches an adapter of that name. Choose another "
@@ -91,22 +100,35 @@ class AdapterStore:
                 and old.shape_digest == self._shape_digest
             )
             if old is not None and same and self._is_whole(old):
-                return self._stored(self._refreshed(old, read, description))
+                return self._stored(self._refreshed(old, read, description, sign))
             if self._path(name).exists() and not same and not replace:
                 raise BadRequest(
                     f"an adapter named {name!r} with other content, or a damaged one, is in the "
                     "store. Choose another with --name, or add --replace",
                     param="name",
                 )
-            return self._stored(self._written(name, digest, read, description))
+            return self._stored(self._written(name, digest, read, description, sign))
 
-    def _written(self, name: str, digest: str, read: Source, description: str) -> Record:
+    def _written(
+        self, name: str, digest: str, read: Source, description: str, sign: Sign | None
+    ) -> Record:
         gguf = self._objects / digest / "adapter.gguf"
         try:
             write_lora_gguf(gguf, read.lora, self._model.architecture)
             sync_folder(self._objects)
-            record = self._new_record(name, digest, read, description, gguf)
-            write_record(self._path(name), record)
+            record = new_record(
+                name,
+                digest,
+                read,
+                description,
+                model=self._model,
+                shape=self._shape_digest,
+                gguf=gguf,
+            )
+            record = self._put(record, sign)
+        except Untrusted:
+            self._sweep()
+            raise
         except OSError as error:
             self._sweep()
             raise FloeError(
@@ -115,6 +137,40 @@ class AdapterStore:
             ) from error
         self._sweep()
         return record
+
+    def _put(self, record: Record, sign: Sign | None) -> Record:
+        """Let the name point to the record, as far as it is trusted. Only under the lock."""
+        if sign is not None:
+            record = dataclasses.replace(record, seal=sign(record))
+        self.trust.check(record)
+        self.history.check(record)
+        self.history.add(record)
+        write_record(self._path(record.manifest.name), record)
+        return record
+
+    def current(self, name: str) -> Record | None:
+        """What the name points to, trusted or not; None where there is nothing readable."""
+        return self._record_or_none(name)
+
+    def has_file(self, record: Record) -> bool:
+        """Whether the entry's file is here, by its size."""
+        path = self._stored(record).gguf
+        return path.is_file() and path.stat().st_size == record.manifest.file_bytes
+
+    def point(self, record: Record, sign: Sign) -> StoredAdapter:
+        """Let a name mean content whose file is still here, under a new signature.
+
+        Raises:
+            NotFound: the file is gone. Untrusted: as `add`.
+        """
+        with self._lock():
+            if not self._is_whole(record):
+                raise NotFound(
+                    f"the file of that version of {record.manifest.name!r} is not kept any more"
+                )
+            record = self._put(record, sign)
+            self._sweep()
+            return self._stored(record)
 
     def list(self) -> tuple[StoredAdapter, ...]:
         """Every adapter that can be served, by name."""
@@ -145,10 +201,11 @@ class AdapterStore:
 
         Raises:
             BadAdapter: it is broken, was removed, or its name now means other content.
+            Untrusted: it was revoked, or is not signed as it must be.
         """
         named = self._entry(name) if is_there(self._path(name)) else None
         if named is not None and named.state == "failed":
-            raise BadAdapter(named.reason)
+            raise Untrusted(named.reason) if named.is_refused else BadAdapter(named.reason)
         if named is not None and named.stored and named.stored.manifest.digest == digest:
             return named.stored
         for stored in self.list():
@@ -180,14 +237,22 @@ class AdapterStore:
             record = Record(
                 manifest=manifest, file_sha256=sha256_file(gguf), shape_digest=self._shape_digest
             )
-            write_record(self._path(manifest.name), record)
+            signed = [r for r in self.history.records(manifest.name) if r.manifest == manifest]
+            write_record(self._path(manifest.name), signed[-1] if signed else record)
             self._sweep()
 
     def set_centroid(self, name: str, centroid: Centroid | None) -> StoredAdapter:
-        """Store where the adapter's prompts lie. Raises as `get`."""
+        """Store where the adapter's prompts lie.
+
+        Raises as `get`, and Untrusted for a signed one: its centroid is part of what was signed.
+        """
         with self._lock():
             self.get(name)
             record = read_record(self._path(name))
+            if record.seal is not None and centroid != record.manifest.centroid:
+                raise Untrusted(
+                    f"adapter {name!r} is signed together with its centroid. Publish it again"
+                )
             manifest = dataclasses.replace(record.manifest, centroid=centroid)
             record = dataclasses.replace(record, manifest=manifest)
             write_record(self._path(name), record)
@@ -223,6 +288,11 @@ class AdapterStore:
         if copy_hashed(stored.gguf, out, name=name) != self._record_of(stored).file_sha256:
             raise BadAdapter(f"adapter {name!r}: its file was changed on disk. Add it again")
 
+    @property
+    def trust_stamp(self) -> object:
+        """What changes when an adapter that was trusted may not be any more."""
+        return self.trust.stamp
+
     def tier(self, stored: StoredAdapter) -> Literal["disk", "remote"]:
         """Where its file lies: always here."""
         del stored
@@ -241,27 +311,9 @@ class AdapterStore:
         with self.opened(stored) as path:
             return parse_lora_gguf(path.read_bytes(), str(path), self._model, any_base=True)
 
-    def _new_record(
-        self, name: str, digest: str, read: Source, description: str, gguf: Path
+    def _refreshed(
+        self, record: Record, read: Source, description: str, sign: Sign | None
     ) -> Record:
-        manifest = AdapterManifest(
-            name=name,
-            digest=digest,
-            base_model=read.lora.base or self._model.name,
-            architecture=self._model.architecture,
-            rank=read.lora.rank,
-            modules=len(read.lora.pairs),
-            file_bytes=gguf.stat().st_size,
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            description=description or read.description,
-            centroid=read.centroid,
-            facts=read.facts,
-        )
-        return Record(
-            manifest=manifest, file_sha256=sha256_file(gguf), shape_digest=self._shape_digest
-        )
-
-    def _refreshed(self, record: Record, read: Source, description: str) -> Record:
         """The entry of unchanged weights with what came newly beside them."""
         old = record.manifest
         manifest = dataclasses.replace(
@@ -270,11 +322,11 @@ class AdapterStore:
             centroid=read.centroid or old.centroid,
             facts=read.facts,
         )
-        if manifest == old:
+        seal = read.seal or (record.seal if manifest.centroid == old.centroid else None)
+        if manifest == old and seal == record.seal and sign is None:
+            self.trust.check(record)
             return record
-        record = dataclasses.replace(record, manifest=manifest)
-        write_record(self._path(old.name), record)
-        return record
+        return self._put(dataclasses.replace(record, manifest=manifest, seal=seal), sign)
 
     def _path(self, name: str) -> Path:
         return self._manifests / f"{name}.json"
@@ -307,17 +359,18 @@ class AdapterStore:
         """The entry, read again only if one of its files changed."""
         path = self._path(name)
         if (known := self._memo.get(name)) is not None and known[1].stored is not None:
-            if known[0] == stamps(path, known[1].stored):
+            if known[0] == (*stamps(path, known[1].stored), *self.trust.stamp):
                 return known[1]
             self._memo.pop(name, None)
-        before = stamp(path)
+        before, trusted = stamp(path), self.trust.stamp
         try:
             safe_name(name, what="adapter")
             entry = Entry(name=name, state="registered", stored=self._checked(name))
         except (BadAdapter, BadRequest) as error:
-            return Entry(name=name, state="failed", reason=error.message)
+            refused = isinstance(error, Untrusted)
+            return Entry(name=name, state="failed", reason=error.message, is_refused=refused)
         if entry.stored is not None and stamp(path) == before:
-            self._memo[name] = (stamps(path, entry.stored), entry)
+            self._memo[name] = ((*stamps(path, entry.stored), *trusted), entry)
         return entry
 
     def _checked(self, name: str) -> StoredAdapter:
@@ -326,37 +379,16 @@ class AdapterStore:
         if path.is_symlink() or path.resolve().parent != self._manifests.resolve():
             raise BadAdapter(f"adapter {name!r} is a link out of the store. Remove it")
         record = read_record(path)
-        stored, manifest = self._stored(record), record.manifest
-        if manifest.name != name:
-            raise BadAdapter(f"{path} is the entry of {manifest.name!r}. Add the adapter again")
-        if manifest.architecture != self._model.architecture or (
-            record.shape_digest != self._shape_digest
-        ):
-            raise BadAdapter(
-                f"adapter {name!r} was added for {manifest.base_model}, a model of another shape "
-                f"than {self._model.name}. Serve that model, or use another store"
-            )
-        if stored.folder.is_symlink() or stored.gguf.is_symlink() or not stored.gguf.is_file():
-            raise BadAdapter(f"adapter {name!r}: its file {stored.gguf} is gone. Add it again")
-        if stored.gguf.stat().st_size != manifest.file_bytes:
-            raise BadAdapter(f"adapter {name!r}: its file was changed on disk. Add it again")
+        stored = self._stored(record)
+        check_entry(
+            record, stored, name=name, path=path, model=self._model, shape=self._shape_digest
+        )
+        self.trust.check(record)
         return stored
 
     def _sweep(self) -> None:
         """Delete what killed processes left behind. Only under the lock."""
-        for folder in (self._manifests, *self._objects.iterdir()):
-            for leftover in folder.glob(".*") if folder.is_dir() else ():
-                if leftover.is_file() or leftover.is_symlink():
-                    leftover.unlink()
-        used: set[str] = set()
-        for path in self._manifests.glob("*.json"):
-            record = self._record_or_none(path.stem)
-            if record is None:
-                return  # an entry that cannot be read may still point to any of the objects
-            used.add(record.manifest.digest)
-        for folder in self._objects.iterdir():
-            if folder.name not in used and folder.is_dir() and not folder.is_symlink():
-                shutil.rmtree(folder)
+        sweep(self._manifests, self._objects, self.history)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -364,9 +396,3 @@ class AdapterStore:
         with (self._root / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def shape_digest(model: ModelInfo) -> str:
-    """Hex digest over the names and shapes of a model's linear layers."""
-    lines = [f"{name} {o} {i}" for name, (o, i) in sorted(model.linears.items())]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

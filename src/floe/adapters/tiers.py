@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from floe.adapters.entries import Entry
 from floe.adapters.host import HostMemory
 from floe.adapters.slots import Store, Tier
-from floe.adapters.store import Entry
 from floe.core.adapter import StoredAdapter
 
 
@@ -65,6 +65,11 @@ class Tiers:
         self._stored.pop(digest, None)
         if self._host is not None:
             self._host.forget(digest)
+
+    @property
+    def trust_stamp(self) -> object:
+        """What changes when the store may trust others than before."""
+        return getattr(self._store, "trust_stamp", None)
 
     @property
     def note(self) -> str:

@@ -8,6 +8,7 @@ from floe.assemble.adapters import (
     open_policy,
     open_source,
     open_store,
+    open_trust,
     policy_state,
 )
 from floe.assemble.cloud import open_cloud
@@ -22,6 +23,7 @@ from floe.assemble.names import (
     NER,
     ROUTING,
     STAND_IN,
+    TRUST,
     cpu_count,
 )
 from floe.assemble.privacy import open_gate
@@ -35,6 +37,7 @@ __all__ = [
     "NER",
     "ROUTING",
     "STAND_IN",
+    "TRUST",
     "Edge",
     "chat_format",
     "cpu_count",
@@ -51,6 +54,7 @@ __all__ = [
     "open_router",
     "open_source",
     "open_store",
+    "open_trust",
     "open_weights",
     "policy_state",
     "run_f32",

@@ -16,7 +16,8 @@ from floe.adapters.remote import Remote
 from floe.adapters.remote_store import RemoteStore
 from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
-from floe.assemble.names import CACHE, EMBEDDING
+from floe.adapters.trust import Trust
+from floe.assemble.names import CACHE, EMBEDDING, TRUST
 from floe.core.config import Config
 from floe.core.errors import BadConfig
 from floe.core.files import atomic_write, safe_name
@@ -29,10 +30,18 @@ log = logging.getLogger("floe")
 def open_store(config: Config, engine: LlamaCppEngine, *, home: Path) -> AdapterStore:
     """The adapter store of this model, with the shipped adapters put in once."""
     root = _store_root(config, engine, home=home)
-    store = AdapterStore(root, engine.info, reserved={EMBEDDING})
+    store = AdapterStore(
+        root, engine.info, reserved={EMBEDDING}, trust=open_trust(config, home=home)
+    )
     if config.adapters.shipped:
         _put_in_shipped(store, engine, root / "shipped.json")
     return store
+
+
+def open_trust(config: Config, *, home: Path) -> Trust:
+    """Whom this device believes. Raises BadConfig for a trusted key that is none."""
+    adapters = config.adapters
+    return Trust(home / TRUST, signatures=adapters.signatures, trusted_keys=adapters.trusted_keys)
 
 
 def _store_root(config: Config, engine: LlamaCppEngine, *, home: Path) -> Path:
@@ -59,6 +68,8 @@ def open_source(
             model=engine.info,
             disk_bytes=adapters.disk_bytes or 10 * adapters.budget_bytes,
             pinned=adapters.pinned,
+            max_rank=adapters.max_rank,
+            max_bytes=adapters.budget_bytes,
         )
     guaranteed = sum(t.guaranteed_bytes for t in config.tenants.values())
     check_pinned(adapters.pinned, source.entries(), room_bytes=adapters.budget_bytes - guaranteed)

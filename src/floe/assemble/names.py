@@ -10,6 +10,7 @@ LEDGER = "egress.jsonl"
 CACHE = "cache"
 FUSION = "fusion"
 ROUTING = "routing"
+TRUST = "trust"
 STAND_IN = "qwen2.5-coder-0.5b-instruct"
 
 
