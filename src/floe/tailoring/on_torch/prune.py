@@ -29,6 +29,7 @@ from floe.tailoring.on_torch.blocks import (
     linear,
     shell,
 )  # fmt: skip
+from floe.tailoring.on_torch.tailored_modeling import NoAttention, NoFfn
 from floe.tailoring.plan import Cut, LayerCut
 from floe.tailoring.statistics import Statistics
 
@@ -36,22 +37,6 @@ Half = tuple[int, str]
 """(the original's layer, "attention" or "ffn")."""
 Compensation = Mapping[Half, Tensor]
 """A bias (D,) to add to the output of a half that stays."""
-
-
-class NoAttention(torch.nn.Module):  # type: ignore[misc]
-    """Attention of a layer that has none: adds nothing to the residual stream."""
-
-    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """Zeros."""
-        return torch.zeros_like(hidden_states), None
-
-
-class NoFfn(torch.nn.Module):  # type: ignore[misc]
-    """FFN of a layer that has none."""
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Zeros."""
-        return torch.zeros_like(hidden_states)
 
 
 def prune_in_memory(model: Model, cut: Cut, *, compensation: Compensation | None = None) -> Model:
