@@ -22,7 +22,7 @@ from floe.tailoring.plan import LayerPlan, ModelShape, Plan
 
 CONSTANT = "constant"
 _PER_TOKENS = 1000
-_BELIEF = 3.0
+_BELIEF = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,10 @@ def robust_fit(
 ) -> tuple[Floats, Floats]:
     """Non-negative x with small relative errors, and each row's relative error without that row.
 
-    `beliefs_MU` are rows that should come to 0, in units of a relative error. Rows far off (another process had the core) count less. The errors are a x / y - 1 (N,), by the
-    hat matrix of the unknowns above zero; a row that alone fixes an unknown has error 0 over 0 and
-    is given as NaN.
+    `beliefs_MU` are rows that should come to 0, in units of a relative error. Rows far off
+    (another process had the core) count less. The errors are a x / y - 1 (N,), by the hat matrix
+    of the unknowns above zero; a row that alone fixes an unknown has error 0 over 0 and is given
+    as NaN.
     """
     scaled = a_NU / y_N[:, None]
     beliefs = np.zeros((0, a_NU.shape[1])) if beliefs_MU is None else beliefs_MU
