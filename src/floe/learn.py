@@ -17,6 +17,7 @@ from floe.core.errors import BadRound, BadUpdate, FloeError
 from floe.federated.base import Aggregate, Aggregator, Shield, Trainer
 from floe.federated.desk import Desk, Rules, Spent
 from floe.federated.identity import Sign, seal
+from floe.federated.products import state_cut
 from floe.federated.report import ClusterLine, RoundReport
 from floe.federated.rounds import (
     Arrival,
@@ -40,8 +41,9 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceParts:
-    """What a device needs. `spend` raises PrivacySpent before anything is trained; `cut` brings an
-    adapter down to a rank; `seed` None = new randomness for each round, as noise needs it."""
+    """What a device needs. `spend` raises PrivacySpent before anything is trained, and returns what
+    it says of the budget as metrics. `seed` None = new randomness for each round, as noise needs
+    it."""
 
     name: str
     base_digest: str
@@ -50,9 +52,8 @@ class DeviceParts:
     codec: Codec
     sign: Sign
     outbox: Outbox
-    cut: Callable[[AdapterState, int], AdapterState]
     shields: Sequence[Shield] = ()
-    spend: Callable[[Task], None] = lambda _task: None
+    spend: Callable[[Task], Mapping[str, float]] = lambda _task: {}
     seed: int | None = None
 
 
@@ -64,14 +65,17 @@ def local_update(
     Raises:
         PrivacySpent: the device's own budget does not cover the round; nothing was trained.
     """
-    parts.spend(task)
-    fitting = start if start is None or start.rank <= parts.rank else parts.cut(start, parts.rank)
+    about = dict(parts.spend(task))
+    if start is not None and start.rank > parts.rank:  # the trainer cuts; what that costs is told
+        about["start_cut_error"] = state_cut(start, parts.rank)[1]
+    trained = parts.trainer.fit(start, rank=parts.rank, seed=seed, round_number=task.round_number)
     update = replace(
-        parts.trainer.fit(fitting, rank=parts.rank, seed=seed),
+        trained,
         client=parts.name,
         round_number=task.round_number,
         cluster=task.cluster,
         started_from=task.started_from,
+        metrics={**trained.metrics, **about},
     )
     for shield in parts.shields:
         update = shield.on_device(start, update, seed=seed_of(seed, shield.name))
@@ -135,8 +139,17 @@ class Grouped:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
 
-Group = Callable[[Collection[Update], Mapping[str, Any]], Grouped]
-"""(updates that may be read again and again, the memory) -> clusters with stable names."""
+Group = Callable[[Collection[Update], Memory], Grouped]
+"""(updates that may be read again and again, what was before) -> clusters with stable names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition:
+    """What is to be added up: a cluster's updates in a round, and the adapter it had before."""
+
+    round_number: int
+    n_updates: int
+    before: AdapterState | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +163,7 @@ class ServerParts:
     state: StateFolder
     rules: Rules
     group: Group
-    aggregator: Callable[[], Aggregator]
+    aggregator: Callable[[Addition], Aggregator]
     weigh: Callable[[Update], float]
     rank: int
     shields: Sequence[Shield] = ()
@@ -189,7 +202,7 @@ def close_round(arrivals: Iterable[Arrival], desk: Desk, parts: ServerParts) -> 
     received_s = time.monotonic()
     desk.require(parts.min_clients)
     spent = parts.spend(desk.opened, len(desk.kept))
-    grouped = parts.group(desk.kept, desk.memory.groups)
+    grouped = parts.group(desk.kept, desk.memory)
     totals: dict[str, Aggregate] = {}
     lines = []
     for cluster, members in grouped.clusters.items():
@@ -211,7 +224,12 @@ def _added_up(
     """The members' updates as one adapter fit to be published, or why there is none."""
     if len(members) < parts.min_members:
         return BadRound(f"{len(members)} of at least {parts.min_members} devices")
-    aggregator, added = parts.aggregator(), []
+    addition = Addition(
+        round_number=desk.opened.round_number,
+        n_updates=len(members),
+        before=parts.rules.adapter(desk.memory.adapters.get(cluster, "")),
+    )
+    aggregator, added = parts.aggregator(addition), []
     for client in members:
         update = desk.kept.get(client)
         try:

@@ -16,7 +16,7 @@ from floe.federated.base import Aggregate
 from floe.federated.checks import Expected
 from floe.federated.desk import Rules
 from floe.federated.rounds import Arrival
-from floe.federated.state import Codec, Outbox, StateFolder
+from floe.federated.state import Codec, Memory, Outbox, StateFolder
 from floe.federated.update import AdapterState, Factors, Update
 from floe.federated.wire import decode, encode
 from floe.learn import DeviceParts, Grouped, ServerParts, take_part
@@ -50,7 +50,7 @@ def signer(key: str) -> Callable[[bytes], bytes]:
     return lambda message: hashlib.sha256(key.encode() + message).digest()
 
 
-def verify(key: str, message: bytes, signature: bytes) -> bool:
+def verify(key: str, signature: bytes, message: bytes) -> bool:
     return signature == signer(key)(message)
 
 
@@ -90,7 +90,9 @@ class GoalTrainer:
         self.goal, self.n_examples = dense(goal), n_examples
         self.fits = 0
 
-    def fit(self, start: AdapterState | None, *, rank: int, seed: int) -> Update:
+    def fit(
+        self, start: AdapterState | None, *, rank: int, seed: int, round_number: int = 0
+    ) -> Update:
         self.fits += 1
         modules = {}
         for name, goal in self.goal.items():
@@ -113,8 +115,8 @@ def dense(state: AdapterState) -> dict[str, Any]:
     return {name: f.b_OR @ f.a_RI for name, f in state.modules.items()}
 
 
-def one_cluster(updates: Collection[Update], memory: Mapping[str, Any]) -> Grouped:
-    return Grouped(clusters={"all": tuple(sorted(u.client for u in updates))}, memory=memory)
+def one_cluster(updates: Collection[Update], memory: Memory) -> Grouped:
+    return Grouped(clusters={"all": tuple(sorted(u.client for u in updates))})
 
 
 def a_device(folder: Path, name: str, **change: Any) -> DeviceParts:
@@ -126,7 +128,6 @@ def a_device(folder: Path, name: str, **change: Any) -> DeviceParts:
         codec=CODEC,
         sign=signer(f"key-{name}"),
         outbox=Outbox(folder / f"outbox-{name}"),
-        cut=lambda state, rank: state,
         seed=1,
     )
     return replace(parts, **change)
@@ -145,7 +146,7 @@ def a_server(folder: Path, names: Sequence[str], **change: Any) -> ServerParts:
         state=state,
         rules=rules,
         group=one_cluster,
-        aggregator=DenseMean,
+        aggregator=lambda _addition: DenseMean(),
         weigh=lambda update: update.n_examples,
         rank=4,
         seed=3,

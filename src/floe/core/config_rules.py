@@ -220,6 +220,21 @@ def _round_rules(fed: FederatedConfig) -> list[Rule]:
             "federated.clusters",
             "1 with federated.secagg: the server sees no single update to group by",
         ),
+        (
+            fed.dp != "distributed" or fed.secagg,
+            "federated.secagg",
+            'true with federated.dp = "distributed": one device\'s share of noise hides nothing',
+        ),
+        (
+            fed.dp in ("off", "example") or fed.mode == "freeze-a",
+            "federated.mode",
+            f'"freeze-a" with federated.dp = "{fed.dp}": noise on both factors buries the product',
+        ),
+        (
+            fed.dp in ("off", "example") or fed.clusters == 1,
+            "federated.clusters",
+            f'1 with federated.dp = "{fed.dp}": groups found in the updates would tell of them',
+        ),
         (0.0 <= fed.gate_margin < float("inf"), "federated.gate_margin", "0 or more"),
     ]
 

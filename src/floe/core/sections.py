@@ -219,10 +219,11 @@ class FederatedConfig:
     folder with one such file for each device. `base`: a Hugging Face folder, "" = model.name.
 
     A round asks `fraction` of the devices, waits `deadline_s` and stands with `min_clients` good
-    updates. `dropout`: in a simulation, how many of those asked fail. `aggregator`: products = the
-    exact mean of what adapters do; the others are there to compare, the last three are robust
-    against up to `byzantine` of the devices. `clusters`: 0 = as many as there are tasks, 1 = one
-    adapter for all; one of fewer than `min_members` devices is not made: it would show theirs.
+    updates. `dropout`: in a simulation, how many of those asked fail. `aggregator`: product-mean =
+    the exact mean of what adapters do; the others are to compare, the last three are robust against
+    up to `byzantine` of the devices; not used where `mode` is another than both. `clusters`: 0 = as
+    many as there are tasks, 1 = one adapter for all; one of fewer than `min_members` devices is not
+    made: it would show theirs.
     `ranks`: what a device may choose from, by memory and `step_limit_ms` (0 = any); `rank` is the
     published adapter's. An update that moves further than `max_norm` is refused (0 = any).
     `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
@@ -250,14 +251,15 @@ class FederatedConfig:
     deadline_s: float = 900.0
     dropout: float = 0.0
     aggregator: Literal[
-        "products",
+        "product-mean",
         "factor-mean",
-        "zero-padding",
-        "stacking",
+        "zero-padded",
+        "stacked",
+        "rank-partition",
         "trimmed-mean",
-        "median",
+        "coordinate-median",
         "multi-krum",
-    ] = "products"
+    ] = "product-mean"
     byzantine: float = 0.2
     clusters: int = 0
     min_members: int = 2

@@ -50,8 +50,13 @@ class Aggregator(Protocol):
 class Trainer(Protocol):
     """Local training on a device."""
 
-    def fit(self, start: AdapterState | None, *, rank: int, seed: int) -> Update:
-        """Train from `start` (a fresh adapter when None) on the device's own examples."""
+    def fit(
+        self, start: AdapterState | None, *, rank: int, seed: int, round_number: int = 0
+    ) -> Update:
+        """Train from `start` (a fresh adapter when None) on the device's own examples.
+
+        `start` may have another rank; the trainer brings it to its own.
+        """
 
     def loss(self, state: AdapterState | None) -> float:
         """Mean loss per answer token on the device's own validation examples, in nats."""

@@ -72,7 +72,7 @@ def check_sender(
     key = devices.get(name)
     if key is None:
         _refuse("unregistered", name, "is no registered device")
-    if not sealed.signature or not verify(key, sealed.signed, sealed.signature):
+    if not sealed.signature or not verify(key, sealed.signature, sealed.signed):
         _refuse("unsigned", name, "has no valid signature of its registered key")
     if sealed.nonce != opened.nonce:
         earlier = next((p for p in past if p.nonce == sealed.nonce), None)

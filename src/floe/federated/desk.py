@@ -21,13 +21,15 @@ OUTLIER = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the desk goes by. `adapter` gives a stored adapter by digest, None for ""."""
+    """What the desk goes by. `adapter` gives a stored adapter by digest, None for "".
+    `on_receipt` is what a shield that does not take a device's word does to what arrived."""
 
     expected: Expected
     devices: Mapping[str, str]
     verify: Verify
     codec: Codec
     adapter: Callable[[str], AdapterState | None]
+    on_receipt: Callable[[AdapterState | None, Update], Update] = lambda _start, update: update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,7 @@ class Desk:
         check_update(
             update, sealed, rules.expected, start=start, started_from=digest, cluster=cluster
         )
+        update = rules.on_receipt(start, update)
         self.kept.add(update, norm=change_norm(start, update.state))
 
     def refuse(self, client: str, reason: str) -> None:
@@ -119,6 +122,9 @@ class Desk:
     ) -> RoundReport:
         """What became of the round."""
         spent, metrics = spent or Spent(), means(self.kept)
+        if spent.epsilon is None and "epsilon" in metrics:  # each device keeps a ledger of its own
+            highest = max(u.metrics.get("epsilon", 0.0) for u in self.kept)
+            spent = Spent(epsilon=highest, terms="the highest of the devices' own ledgers")
         return RoundReport(
             round_number=self.opened.round_number,
             attempt=self.opened.attempt,

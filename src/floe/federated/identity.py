@@ -22,7 +22,7 @@ from floe.core.files import atomic_write, safe_name
 Sign = Callable[[bytes], bytes]
 """A message's signature by this device's own key."""
 Verify = Callable[[str, bytes, bytes], bool]
-"""Whether the public key (text) signed the message: (key, message, signature)."""
+"""Whether the public key (text) signed the message: (key, signature, message)."""
 
 MAGIC = b"FLOESEAL"
 MAX_HEADER_BYTES = 4096

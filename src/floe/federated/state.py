@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from floe.federated.update import AdapterState, Update
 KEPT_ROUNDS = 64
 """So many past rounds' nonces are known; what is older is an update for no round of ours."""
 FORMAT = 1
+_NORM = struct.Struct("<d")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +201,9 @@ class Kept(Collection[Update]):
         self._folder = folder
         self._codec = codec
         self._norms: dict[str, float] = {}
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-            about = json.loads(path.read_text(encoding="utf-8"))
-            self._norms[about["client"]] = about["norm"]
+        for path in sorted(folder.glob("*.bin")) if folder.is_dir() else ():
+            with path.open("rb") as file:
+                (self._norms[path.stem],) = _NORM.unpack(file.read(_NORM.size))
 
     @property
     def norms(self) -> Mapping[str, float]:
@@ -212,18 +214,15 @@ class Kept(Collection[Update]):
         """Keep an update; it is kept once this returns, and not at all before."""
         name = safe_name(update.client, what="device")
         with atomic_write(self._folder / f"{name}.bin") as file:
-            file.write(self._codec.pack(update))
-        with atomic_write(self._folder / f"{name}.json") as file:
-            file.write(json.dumps({"client": name, "norm": norm}).encode())
+            file.write(_NORM.pack(norm) + self._codec.pack(update))
         self._norms[name] = norm
 
     def get(self, client: str) -> Update:
         """One client's update."""
-        return self._codec.unpack((self._folder / f"{client}.bin").read_bytes())
+        return self._codec.unpack((self._folder / f"{client}.bin").read_bytes()[_NORM.size :])
 
     def drop(self, client: str) -> None:
         """Forget one."""
-        (self._folder / f"{client}.json").unlink(missing_ok=True)
         (self._folder / f"{client}.bin").unlink(missing_ok=True)
         self._norms.pop(client, None)
 
