@@ -22,7 +22,7 @@ _FEW = 16  # below this share of the smaller side, Krylov steps beat the whole e
 _SPARE = 8
 _KRYLOV_STEPS = 3
 _RESTARTS = 12
-_ENOUGH = 1e-5
+_ENOUGH = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -292,9 +292,15 @@ def _leading_few(matrix_OI: FloatArray, rank: int) -> Doubles:
         krylov_OK, _ = np.linalg.qr(np.concatenate(blocks, axis=1))
         seen_KI = krylov_OK.T @ matrix_OI
         values, turn_KK = np.linalg.eigh((seen_KI @ seen_KI.T).astype(np.float64))
-        basis_OR = krylov_OK @ turn_KK[:, ::-1][:, : rank + _SPARE].astype(np.float32)
-        caught = float(values[::-1][:rank].sum())
-        if caught - before <= _ENOUGH * max(whole - caught, _ENOUGH * whole):
+        falling_K = values[::-1]
+        turn_KR = turn_KK[:, ::-1][:, : rank + _SPARE].astype(np.float32)
+        basis_OR = krylov_OK @ turn_KR
+        caught = float(falling_K[:rank].sum())
+        enough = _ENOUGH * max(whole - caught, 1e-6 * whole)
+        image_OR = matrix_OI @ (seen_KI.T @ turn_KR[:, :rank])
+        left_OR = image_OR - basis_OR[:, :rank] * falling_K[:rank].astype(np.float32)
+        gap = float(falling_K[rank - 1] - falling_K[rank])
+        if float(np.vdot(left_OR, left_OR)) <= enough * gap or caught - before <= enough:
             break
         before = caught
     orthonormal, _ = np.linalg.qr(basis_OR[:, :rank].astype(np.float64))

@@ -8,7 +8,7 @@ import numpy as np
 
 from floe.core.errors import BadRound, BadUpdate
 from floe.federated.base import Aggregate
-from floe.federated.update import AdapterState, FloatArray, Update
+from floe.federated.update import AdapterState, Update
 
 
 class Layout:
@@ -39,12 +39,12 @@ class Layout:
             )
         if self.n_updates:
             self._check_against_first(update, found)
-        for name, factors in update.state.modules.items():
-            if not (is_finite(factors.a_RI) and is_finite(factors.b_OR)):
-                raise BadUpdate(
-                    f"client {update.client!r}, module {name!r}: a value is NaN or infinite",
-                    reason="not_finite",
-                )
+        if not all_finite(update.state):
+            raise BadUpdate(
+                f"client {update.client!r}, module {_not_finite(update.state)!r}: a value is NaN "
+                "or infinite",
+                reason="not_finite",
+            )
 
     def take(self, update: Update, *, weight: float) -> None:
         """Note a checked update as one of those added up."""
@@ -117,7 +117,18 @@ def shapes_of(state: AdapterState) -> dict[str, tuple[int, int]]:
     return out
 
 
-def is_finite(values: FloatArray) -> bool:
-    """Whether no value is NaN or infinite; one pass, without a mask unless that overflows."""
-    flat = values.ravel(order="K")
-    return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
+def all_finite(state: AdapterState) -> bool:
+    """Whether no value is NaN or infinite; one pass, without masks unless the sum overflows."""
+    total = 0.0
+    for factors in state.modules.values():
+        bt_RO = factors.b_OR.T  # as it lies in what `wire` decodes
+        total += float(np.vdot(factors.a_RI, factors.a_RI)) + float(np.vdot(bt_RO, bt_RO))
+    return math.isfinite(total) or not _not_finite(state)
+
+
+def _not_finite(state: AdapterState) -> str:
+    """The first module with a value that is NaN or infinite; "" when there is none."""
+    for name, factors in state.modules.items():
+        if not (np.isfinite(factors.a_RI).all() and np.isfinite(factors.b_OR).all()):
+            return name
+    return ""
