@@ -255,6 +255,7 @@ def _training_rules(fed: FederatedConfig) -> list[Rule]:
         ),
         (0.0 < fed.delta < 1.0, "federated.delta", "between 0 and 1"),
         (0.0 <= fed.step_limit_ms < float("inf"), "federated.step_limit_ms", "0 (any) or more"),
+        (0.0 <= fed.clip_updates < float("inf"), "federated.clip_updates", "0 (off) or more"),
         (0.0 <= fed.proximal < float("inf"), "federated.proximal", "0 (off) or more"),
         *(
             (getattr(fed, n) >= 1, f"federated.{n}", "1 or more")

@@ -9,7 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The SLM: a name known to `floe pull`, or the path of a GGUF file.
+    """The SLM: a name known to `floe pull`, the path of a GGUF file, or of a tailored model's
+    manifest.json, whose settings then take the place of the defaults here. A manifest of another
+    board is refused unless `any_board`.
 
     `kv_type`: what keys and values are cached in; Q8_0 takes half the memory of F16 and needs
     flash_attention, which makes prompts faster and long contexts slower on a CPU. `batch_tokens`:
@@ -24,6 +26,7 @@ class ModelConfig:
     kv_type: Literal["F16", "F32", "Q8_0"] = "F16"
     flash_attention: bool = True
     batch_tokens: int = 512
+    any_board: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +231,7 @@ class FederatedConfig:
     published adapter's. An update that moves further than `max_norm` is refused (0 = any).
     `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
 
+    `clip_updates`: a device scales down what moved further (0 = never); no privacy by itself.
     `dp`: example = DP-SGD on the device, central = noise at the server, distributed = its shares on
     the devices; with `clip_norm`, `noise_multiplier`, and a stop before `epsilon` at `delta`.
     `secagg`: the server learns sums alone, with `mode` freeze-a. `mode`: which factors are trained.
@@ -268,6 +272,7 @@ class FederatedConfig:
     step_limit_ms: float = 0.0
     max_norm: float = 0.0
     upload_bits: Literal[8, 32] = 32
+    clip_updates: float = 0.0
     dp: Literal["off", "example", "central", "distributed"] = "off"
     clip_norm: float = 1.0
     noise_multiplier: float = 1.0
