@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from floe.adapters.cache import AdapterCache
@@ -18,6 +19,7 @@ from floe.adapters.source import shipped
 from floe.adapters.store import AdapterStore
 from floe.adapters.trust import Trust
 from floe.assemble.names import CACHE, EMBEDDING, TRUST
+from floe.assemble.tailored import carried_adapters
 from floe.core.config import Config
 from floe.core.errors import BadConfig
 from floe.core.files import atomic_write, safe_name
@@ -33,8 +35,12 @@ def open_store(config: Config, engine: LlamaCppEngine, *, home: Path) -> Adapter
     store = AdapterStore(
         root, engine.info, reserved={EMBEDDING}, trust=open_trust(config, home=home)
     )
-    if config.adapters.shipped:
-        _put_in_shipped(store, engine, root / "shipped.json")
+    carried = carried_adapters(config.model.name)
+    if carried is not None:  # those that were shipped have the base's shape
+        _put_in(store, carried, root / "shipped.json")
+    elif config.adapters.shipped:
+        fits = [f for f in shipped() if _declared_base(f) in engine.info.names]
+        _put_in(store, fits, root / "shipped.json")
     return store
 
 
@@ -150,15 +156,15 @@ def open_cache(
     return cache, host
 
 
-def _put_in_shipped(store: AdapterStore, engine: LlamaCppEngine, marker: Path) -> None:
-    """Add each shipped adapter made for this base, unless it was put in before (and removed)."""
+def _put_in(store: AdapterStore, folders: Iterable[Path], marker: Path) -> None:
+    """Add each adapter, unless it was put in before (and removed)."""
     done = set(json.loads(marker.read_text())) if marker.is_file() else set()
-    fits = [f for f in shipped() if f.name not in done and _declared_base(f) in engine.info.names]
-    for folder in fits:
+    new = [f for f in folders if f.name not in done]
+    for folder in new:
         store.add(folder)
-    if fits:
+    if new:
         with atomic_write(marker) as file:
-            file.write(json.dumps(sorted(done | {f.name for f in fits})).encode())
+            file.write(json.dumps(sorted(done | {f.name for f in new})).encode())
 
 
 def _declared_base(folder: Path) -> str:

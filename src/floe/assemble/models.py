@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from floe.assemble.names import EMBEDDING
+from floe.assemble.tailored import manifest_at, tailored_files, tailored_settings
 from floe.core.adapter import Centroid
 from floe.core.errors import NotFound
 from floe.core.sections import ModelConfig
@@ -25,7 +26,9 @@ def open_engine(
 
     Raises:
         NotFound, PullFailed, BadModel, Missing: with what to do.
+        BadPlan: a tailored model that was made for another board.
     """
+    config = tailored_settings(config)
     pulled = model_files(config.name, home=home, progress=progress)
     return LlamaCppEngine(
         pulled.files["model"],
@@ -43,8 +46,13 @@ def open_engine(
 
 
 def model_files(name: str, *, home: Path, progress: Progress | None = None) -> PulledModel:
-    """A model on disk, by name, reference or path. A GGUF path is used where it lies."""
+    """A model on disk, by name, reference or path. A GGUF path is used where it lies.
+
+    So is the path of a tailored model's manifest, after its file's digest was compared.
+    """
     path = Path(name).expanduser()
+    if manifest := manifest_at(name):
+        return tailored_files(manifest)
     if path.suffix == ".gguf" and path.is_file():
         return PulledModel(name=path.stem, files={"model": path}, digest="")
     pulled = ensure(name, home=home, progress=progress)

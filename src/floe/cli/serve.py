@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,18 +16,27 @@ def serve(
     model: ModelOption = None,
     host: Annotated[str | None, typer.Option(help="Address; loopback by default.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="A tailored model's manifest.json, or its folder.")
+    ] = None,
+    any_board: Annotated[
+        bool, typer.Option("--any-board", help="Take a model that was made for another board.")
+    ] = False,
 ) -> None:
     """Serve the edge over HTTP in OpenAI's form until interrupted.
 
     Example: floe serve --config floe.toml --port 8741
     """
     from floe.assemble import edge
+    from floe.assemble.tailored import with_manifest
     from floe.cli.web import listen, run_app, url_of
     from floe.core.config import Secrets, home
     from floe.serving.app import build_app
     from floe.serving.local import service_of
 
     settings = read_config(config, model=model)
+    if manifest is not None:
+        settings = with_manifest(settings, manifest, any_board=any_board)
     door = dataclasses.replace(
         settings.serve,
         host=settings.serve.host if host is None else host,

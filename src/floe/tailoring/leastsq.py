@@ -78,4 +78,5 @@ def _left_out(scaled_NU: Floats, x: Floats, weights_N: Floats, beliefs_MU: Float
     leverage = (q[: len(root)] ** 2).sum(axis=1)
     free = 1.0 - leverage
     error = scaled_NU @ x - 1.0
-    return np.divide(error, free, out=np.full_like(error, np.nan), where=free > 1e-6)
+    out: Floats = np.divide(error, free, out=np.full_like(error, np.nan), where=free > 1e-6)
+    return out

@@ -128,7 +128,7 @@ def _manifest(path: Path, data: Mapping[str, Any]) -> Manifest:
             source=text(cost["source"]),
         ),
         cut_file=None if cut is None else text(cut),
-        adapters=tuple(text(n) for n in data["adapters"]),
+        adapters=tuple(safe_name(text(n), what="adapter") for n in data["adapters"]),
         adapters_folder=None if folder is None else text(folder),
         perplexity_before=optional_number(data["perplexity_before"]),
         perplexity_after=optional_number(data["perplexity_after"]),

@@ -61,11 +61,14 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The best settings, what they cost and all that was tried."""
+    """The best settings, what they cost and all that was tried.
+
+    `start_ms`: what the start cost when it was first looked at, None where it cannot be run.
+    """
 
     settings: Settings
     cost_ms: float
-    start_ms: float
+    start_ms: float | None
     tried: tuple[Tried, ...]
 
 
@@ -124,7 +127,7 @@ def tune(
     best = start
     look_at([start])
     start_ms = seen[start].cost_ms
-    for sweep in range(sweeps):
+    for _ in range(sweeps):
         before = best
         for name, values in space.items():
             choices = list(dict.fromkeys([best, *(replace(best, **{name: v}) for v in values)]))
@@ -132,9 +135,7 @@ def tune(
                 look_at(choices)
                 best = _better(best, choices, seen)
                 told(f"{name}: {asdict(best)[name]}")
-        if best == before and sweep:
-            break
-        if best == start and sweep == 0 and seen[start].cost_ms is not None:
+        if best == before:
             break
     found_ms = seen[best].cost_ms
     if found_ms is None:
@@ -142,11 +143,7 @@ def tune(
             f"no settings of the engine can run this model here: {seen[best].refused}. Raise the "
             "memory budget, or shorten the context"
         )
-    first = start_ms if start_ms is not None else found_ms
-    return Tuned(
-        settings=best, cost_ms=found_ms, start_ms=seen[start].cost_ms or first,
-        tried=tuple(seen.values()),
-    )  # fmt: skip
+    return Tuned(settings=best, cost_ms=found_ms, start_ms=start_ms, tried=tuple(seen.values()))
 
 
 def _check_space(space: Mapping[str, Sequence[Any]]) -> None:
