@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from floe.cli.tailor_profile import profile
+
 app = typer.Typer(
     help="Profile, search, build, validate and report: a model made for this device.",
     no_args_is_help=True,
@@ -12,3 +14,6 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None: ...
+
+
+app.command()(profile)

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from floe.core.errors import BadPlan
-from floe.tailoring.design import Probe, design, full_layer, grid_of
+from floe.tailoring.design import Probe, design, grid_of
 from floe.tailoring.gguf_quant import check_quants
 from floe.tailoring.latency_table import LatencyTable, Row, TableCost, fit_table, mape
 from floe.tailoring.memory import Room, built_layers, kv_token_bytes
 from floe.tailoring.plan import ModelShape, Plan
 from floe.tailoring.probes import write_probe
+from floe.tailoring.shapes import whole_plan
 
 PROFILE_QUANTS = ("F16", "Q8_0", "Q5_1", "Q4_1", "Q4_0")
 DEEP_TOKENS = 768
@@ -201,13 +202,6 @@ def quietest(looks: Sequence[Row]) -> Row:
     return Row(**{**best.__dict__, "prefill_ms": prefill_ms})
 
 
-def full_plan(shape: ModelShape, quants: Mapping[str, str]) -> Plan:
-    """The original, uncut, in these types."""
-    return Plan(
-        base_digest=shape.base_digest, layers=(full_layer(shape),) * shape.n_layers, quants=quants
-    )
-
-
 def check_table(
     table: LatencyTable,
     plans: Sequence[Plan],
@@ -239,4 +233,4 @@ def check_table(
 
 def kv_bytes_of(shape: ModelShape) -> int:
     """Cache bytes per token of the uncut model in F16."""
-    return kv_token_bytes(shape, full_plan(shape, {}))
+    return kv_token_bytes(shape, whole_plan(shape))
