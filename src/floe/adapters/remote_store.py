@@ -113,7 +113,8 @@ class RemoteStore:
                 self._refused[name] = Entry(
                     name=name, state="failed", reason=error.message, is_refused=True
                 )
-        self._seen.note(self._records.values())
+        if self._records:
+            self._seen.note(self._records.values())
 
     @property
     def trust_stamp(self) -> object:

@@ -25,9 +25,10 @@ NameArgument = Annotated[str, typer.Argument(help="The adapter's name.")]
 
 
 @contextmanager
-def _opened(
+def opened(
     config: Path | None, model: str | None, *, quiet: bool = False
 ) -> Iterator[tuple[LlamaCppEngine, AdapterStore]]:
+    """The engine of the configured model and its store, for the time of the block."""
     from floe.assemble import open_engine, open_store
     from floe.core.config import home
 
@@ -48,7 +49,7 @@ def list_(
 
     Example: floe adapters list
     """
-    with _opened(config, model, quiet=as_json) as (_, store):
+    with opened(config, model, quiet=as_json) as (_, store):
         entries = store.entries()
     if as_json:
         print(json.dumps([_as_json(e) for e in entries]))
@@ -92,14 +93,14 @@ def add(
 
     Example: floe adapters add ./my-lora --name letters --prompts letters.txt
     """
-    with _opened(config, model) as (engine, store):
+    with opened(config, model) as (engine, store):
         stored = store.add(
             source, name=name, description=description, replace=replace, any_base=any_base
         )
         probe = engine.load_adapter(stored.gguf, key=stored.manifest.digest)
         engine.unload_adapter(probe)
         if prompts is not None:
-            store.set_centroid(stored.manifest.name, _centroid(prompts))
+            store.set_centroid(stored.manifest.name, centroid_from(prompts))
     _warn_of_size(stored, read_config(config, model=model).adapters.budget_bytes)
     m = stored.manifest
     print(f"added {m.name}: rank {m.rank}, {m.modules} modules, {m.digest[:12]}")
@@ -128,7 +129,7 @@ def restore(name: NameArgument, config: ConfigOption = None, model: ModelOption 
             f"no adapter {name!r} comes with Floe; these do: {', '.join(folders) or 'none'}",
             param="name",
         )
-    with _opened(config, model) as (_, store):
+    with opened(config, model) as (_, store):
         stored = store.add(folders[name], replace=True)
     print(f"restored {name}: {stored.manifest.digest[:12]}")
 
@@ -139,7 +140,8 @@ def _shipped() -> dict[str, Path]:
     return {folder.name: folder for folder in shipped()}
 
 
-def _centroid(prompts: Path) -> Any:
+def centroid_from(prompts: Path) -> Any:
+    """The middle of a file's prompts, one a line. Raises NotFound, BadRequest."""
     from floe.assemble import open_embedding
     from floe.core.config import home
     from floe.core.errors import NotFound
@@ -157,7 +159,7 @@ def remove(name: NameArgument, config: ConfigOption = None, model: ModelOption =
 
     Example: floe adapters rm letters
     """
-    with _opened(config, model) as (_, store):
+    with opened(config, model) as (_, store):
         store.remove(name)
     print(f"removed {name}")
     if name in _shipped():
@@ -167,21 +169,50 @@ def remove(name: NameArgument, config: ConfigOption = None, model: ModelOption =
 @app.command("publish")
 def publish(
     folder: Annotated[Path, typer.Argument(help="Where to write them; may be there already.")],
+    ranks: Annotated[
+        str | None, typer.Option(help="Offer larger ones cut to these ranks, too, as 4,8.")
+    ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
 ) -> None:
     """Write every adapter of the store to a folder that other devices can take them from.
 
     Serve the folder as it is, or copy it to a bucket or a web server; the others name it in
-    adapters.remote (file://, s3:// or https://).
+    adapters.remote (file://, s3:// or https://). With a key of your own (`floe fed keys new`) the
+    list of what you revoked goes along, signed.
 
-    Example: floe adapters publish /srv/adapters
+    Example: floe adapters publish /srv/adapters --ranks 4,8
     """
     from floe.adapters.remote_index import publish as write
 
-    with _opened(config, model) as (_, store):
-        count = write(store, folder)
+    with opened(config, model) as (_, store):
+        count = write(store, folder, ranks=_ranks(ranks), key=_own_key())
     print(f"published {count} adapters to {folder}")
+
+
+def _ranks(text: str | None) -> list[int]:
+    from floe.core.errors import BadRequest
+
+    try:
+        ranks = [int(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError as error:
+        raise BadRequest(
+            "--ranks are numbers with commas, as 4,8", param="ranks"
+        ) from error
+    if min(ranks, default=1) < 1:
+        raise BadRequest("--ranks must be 1 or more", param="ranks")
+    return ranks
+
+
+def _own_key() -> Any:
+    """This device's key; None where it has none."""
+    from floe.adapters.signature import load_key
+    from floe.adapters.trust import KEY
+    from floe.assemble import TRUST
+    from floe.core.config import home
+
+    path = home() / TRUST / KEY
+    return load_key(path) if path.is_file() else None
 
 
 @app.command("inspect")
@@ -195,12 +226,15 @@ def inspect(
 
     Example: floe adapters inspect maths
     """
-    with _opened(config, model, quiet=as_json) as (_, store):
+    with opened(config, model, quiet=as_json) as (_, store):
         stored = store.get(name)
+        seal = store.record(stored).seal
     data = dataclasses.asdict(stored.manifest)
     if data["centroid"] is not None:
         data["centroid"] = {"encoder_digest": data["centroid"]["encoder_digest"]}
     data["gguf"] = str(stored.gguf)
+    if seal is not None:
+        data |= {"version": seal.statement.version, "signed_by": seal.public_key}
     if as_json:
         print(json.dumps(data))
         return
@@ -224,7 +258,7 @@ def verify(
     from floe.core.config import home
     from floe.core.files import sha256_file
 
-    with _opened(config, model, quiet=as_json) as (engine, store):
+    with opened(config, model, quiet=as_json) as (engine, store):
         chosen = [store.get(name)] if name else list(store.list())
         folder = home() / "verify"
         folder.mkdir(parents=True, exist_ok=True)

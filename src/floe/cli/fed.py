@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from floe.cli import fed_train
+from floe.cli import fed_publish, fed_train
 
 app = typer.Typer(
     help="Plan, train, simulate, serve rounds, publish: adapters that devices learn together.",
@@ -18,3 +18,8 @@ def _group() -> None: ...
 
 app.command("plan")(fed_train.plan)
 app.command("train")(fed_train.train)
+app.command("publish")(fed_publish.publish)
+app.command("versions")(fed_publish.versions)
+app.command("rollback")(fed_publish.rollback)
+app.command("revoke")(fed_publish.revoke)
+app.add_typer(fed_publish.keys, name="keys")

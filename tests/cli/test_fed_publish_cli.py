@@ -1,0 +1,164 @@
+"""`floe fed publish | versions | rollback | revoke | keys`, beside a process that serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from floe.adapters.store import AdapterStore
+from floe.adapters.trust import Trust
+from floe.core.request import Message, Request
+from floe.core.sections import RoutingConfig
+from floe.routing.router import Router
+from floe.testing.tiny_model import make_tiny_adapter, make_tiny_model
+
+
+class Place:
+    """A home with a tiny model; `floe` runs a command there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.tiny = root, make_tiny_model(root)
+
+    def floe(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "floe", *words]
+        env = {**os.environ, "FLOE_HOME": str(self.root)}
+        done = subprocess.run(
+            command, env=env, cwd=self.root, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done
+
+    def fed(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        return self.floe("fed", *words, "--model", str(self.tiny.gguf), code=code)
+
+    def folder(self, seed: int) -> Path:
+        folder = make_tiny_adapter(self.root / f"f{seed}", seed=seed)
+        note = {"encoder_digest": "e", "vector": [1.0, 0.0]}
+        (folder / "centroid.json").write_text(json.dumps(note))
+        return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def seen_by_a_server(place: Place) -> tuple[AdapterStore, Router]:
+    """A store and a router as a server that started before anything was published has them."""
+    from floe.engine.llamacpp import LlamaCppEngine
+
+    engine = LlamaCppEngine(place.tiny.gguf, threads=1)
+    info = engine.info
+    engine.close()
+    store = AdapterStore(
+        place.root / "adapters" / info.name, info, trust=Trust(place.root / "trust")
+    )
+    router = Router(
+        embedding=_Topic(), adapters=lambda: [s.manifest for s in store.list()],
+        base_names=[info.name], config=RoutingConfig(learner="gate"),
+    )  # fmt: skip
+    return store, router
+
+
+class _Topic:
+    digest = "e"
+
+    def __call__(self, text: str) -> np.ndarray:
+        return np.array([1.0, 0.0] if "pill" in text else [0.0, 1.0], np.float32)
+
+
+def test_published_rolled_back_and_revoked_beside_a_server(place: Place) -> None:
+    assert place.fed("publish", "x", code=4).stderr.count("floe fed keys new")
+    public = place.floe("fed", "keys", "new").stdout.strip()
+    assert public.startswith("ed25519:") and "PRIVATE" not in public
+    assert "A key is never overwritten" in place.floe("fed", "keys", "new", code=2).stderr
+    store, router = seen_by_a_server(place)
+    about_pills = Request(model="auto", messages=(Message(role="user", content="Which pill?"),))
+    assert router.choose(about_pills).how == "base"
+
+    done = place.fed("publish", str(place.folder(1)), "--name", "medicine", "--epsilon", "2.5",
+                     "--delta", "1e-5", "--json")  # fmt: skip
+    first = json.loads(done.stdout)
+    assert (first["version"], first["epsilon"], first["public_key"]) == (1, 2.5, public)
+    chosen = router.choose(about_pills)  # without a restart
+    assert [s.name for s in chosen.shares] == ["medicine"] and chosen.how == "routed"
+    assert chosen.shares[0].digest == first["digest"]
+
+    done = place.fed("publish", str(place.folder(2)), "--name", "medicine")
+    assert "published medicine version 2: rank 4" in done.stdout and "routed" in done.stdout
+    second = router.choose(about_pills).shares[0].digest
+    assert second != first["digest"]
+    rows = json.loads(place.fed("versions", "medicine", "--json").stdout)
+    assert [(r["statement"]["version"], r["is_current"]) for r in rows] == [(1, False), (2, True)]
+
+    done = place.fed("rollback", "medicine")
+    assert done.stdout == "medicine is version 3 now, with what was in 1\n"
+    assert router.choose(about_pills).shares[0].digest == first["digest"]
+
+    done = place.fed("revoke", "medicine", "--reason", "a wrong data set")
+    assert done.stdout == f"revoked digest {first['digest'][:20]}\n"
+    assert router.choose(about_pills).how == "base"
+    [entry] = store.entries()
+    assert entry.is_refused and "was revoked: a wrong data set" in entry.reason
+    listing = place.fed("versions", "medicine").stdout
+    assert listing.count("revoked") == 2 and "(version 1 again)" in listing
+    assert "epsilon 2.5" in listing and "not judged" in listing
+    assert "it was revoked before" in place.fed("revoke", first["digest"]).stdout
+
+    assert place.fed("rollback", "medicine").stdout.endswith("with what was in 2\n")
+    assert router.choose(about_pills).shares[0].digest == second
+    place.fed("revoke", public)
+    assert store.list() == ()
+    assert (
+        "the key that signed it was revoked"
+        in place.fed("publish", str(place.folder(3)), "--name", "law", code=5).stderr
+    )
+
+
+def test_what_cannot_be_published_is_said(place: Place) -> None:
+    public = place.floe("fed", "keys", "new", "--key", "mine.key").stdout.strip()
+    folder = str(place.folder(1))
+    done = place.fed("publish", folder, "--key", "mine.key", code=5)
+    assert f"does not trust {public} itself" in done.stderr
+    (place.root / "floe.toml").write_text('[adapters]\ntrusted_keys = ["mine.pub"]\n')
+    done = place.fed("publish", folder, "--key", "mine.key", "--epsilon", "1", code=2)
+    assert "an epsilon means nothing without its delta" in done.stderr
+    (place.root / "f1/card.json").write_text('{"worse": 1, "not_worse": 3}')
+    done = place.fed("publish", folder, "--key", "mine.key", code=5)
+    assert "1 of 4 members find it worse" in done.stderr
+    (place.root / "f1/card.json").write_text('{"worse": 0, "not_worse": 4, "round": 3}')
+    place.fed("publish", folder, "--key", "mine.key", "--name", "law")
+    assert "0 of 4 worse" in place.fed("versions", "law").stdout
+    shown = json.loads(place.floe("fed", "keys", "show", "--json").stdout)
+    assert shown == {"own": "", "trusted": [public], "signatures": "off"}
+    inspected = json.loads(place.floe(
+        "adapters", "inspect", "law", "--json", "--model", str(place.tiny.gguf)
+    ).stdout)  # fmt: skip
+    assert (inspected["version"], inspected["signed_by"]) == (1, public)
+    assert (
+        "there is no adapter 'none' here; there are: law"
+        in place.fed("revoke", "none", code=4).stderr
+    )
+    assert "'none' has no signed version" in place.fed("versions", "none", code=4).stderr
+
+
+def test_adapters_are_published_in_smaller_ranks_with_what_was_revoked(place: Place) -> None:
+    place.floe("fed", "keys", "new")
+    place.fed("publish", str(place.folder(1)), "--name", "medicine")
+    place.fed("revoke", "0" * 64)
+    model = ("--model", str(place.tiny.gguf))
+    place.floe("adapters", "publish", "out", "--ranks", "2", *model)
+    index = json.loads((place.root / "out/index.json").read_text())
+    assert [v["manifest"]["rank"] for v in index["variants"]] == [2]
+    assert json.loads((place.root / "out/revoked.json").read_text())["entries"]
+    for ranks in ("x", "0"):
+        assert (
+            "--ranks"
+            in place.floe("adapters", "publish", "out", "--ranks", ranks, *model, code=2).stderr
+        )
