@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from floe.adapters.store import AdapterStore
 from floe.adapters.trust import Trust
+from floe.cli.main import main
 from floe.core.request import Message, Request
 from floe.core.sections import RoutingConfig
 from floe.routing.router import Router
 from floe.testing.tiny_model import make_tiny_adapter, make_tiny_model
 
 
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
 class Place:
     """A home with a tiny model; `floe` runs a command there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.tiny = root, make_tiny_model(root)
+        monkeypatch.setenv("FLOE_HOME", str(root))
+        monkeypatch.chdir(root)
 
-    def floe(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "floe", *words]
-        env = {**os.environ, "FLOE_HOME": str(self.root)}
-        done = subprocess.run(
-            command, env=env, cwd=self.root, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == code, (words, done.stdout, done.stderr)
+    def floe(self, *words: str, code: int = 0) -> Done:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main(words)
+        done = Done(out.getvalue(), err.getvalue())
+        assert (ended.value.code or 0) == code, (words, done)
         return done
 
-    def fed(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def apart(self, *words: str) -> Done:
+        """In a process of its own."""
+        command = [sys.executable, "-m", "floe", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return Done(done.stdout, done.stderr)
+
+    def fed(self, *words: str, code: int = 0) -> Done:
         return self.floe("fed", *words, "--model", str(self.tiny.gguf), code=code)
 
     def folder(self, seed: int) -> Path:
@@ -45,8 +61,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
 
 
 def seen_by_a_server(place: Place) -> tuple[AdapterStore, Router]:
@@ -79,7 +95,9 @@ def test_published_rolled_back_and_revoked_beside_a_server(place: Place) -> None
     assert public.startswith("ed25519:") and "PRIVATE" not in public
     assert "A key is never overwritten" in place.floe("fed", "keys", "new", code=2).stderr
     store, router = seen_by_a_server(place)
-    about_pills = Request(model="auto", messages=(Message(role="user", content="Which pill?"),))
+    about_pills = Request(
+        id="r", model="auto", messages=(Message(role="user", content="Which pill?"),)
+    )
     assert router.choose(about_pills).how == "base"
 
     done = place.fed("publish", str(place.folder(1)), "--name", "medicine", "--epsilon", "2.5",
@@ -90,7 +108,10 @@ def test_published_rolled_back_and_revoked_beside_a_server(place: Place) -> None
     assert [s.name for s in chosen.shares] == ["medicine"] and chosen.how == "routed"
     assert chosen.shares[0].digest == first["digest"]
 
-    done = place.fed("publish", str(place.folder(2)), "--name", "medicine")
+    done = place.apart(
+        "fed", "publish", str(place.folder(2)), "--name", "medicine", "--model",
+        str(place.tiny.gguf),
+    )  # fmt: skip
     assert "published medicine version 2: rank 4" in done.stdout and "routed" in done.stdout
     second = router.choose(about_pills).shares[0].digest
     assert second != first["digest"]
