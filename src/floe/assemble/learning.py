@@ -15,7 +15,7 @@ from typing import Any
 from floe.adapters.signature import SigningKey, load_key, new_key, verify
 from floe.assemble.models import model_files
 from floe.core.errors import PrivacySpent
-from floe.core.files import sha256_file
+from floe.core.files import safe_name, sha256_file
 from floe.core.sections import FederatedConfig
 from floe.engine.torch_engine import folder_from_gguf
 from floe.federated import wire
@@ -95,6 +95,23 @@ def open_base(
 def federation_folder(fed: FederatedConfig, *, home: Path) -> Path:
     """Where a federation's state, keys and reports lie."""
     return home / "federated" / fed.name
+
+
+def server_folder(fed: FederatedConfig, *, home: Path) -> Path:
+    """What the server remembers."""
+    return federation_folder(fed, home=home) / "server"
+
+
+def device_folder(fed: FederatedConfig, *, home: Path) -> Path:
+    """What this device remembers: its key, its ledger, its last answer."""
+    return federation_folder(fed, home=home) / "devices" / safe_name(fed.device, what="device")
+
+
+def devices_file(fed: FederatedConfig, *, home: Path) -> Path:
+    """The server's file of registered devices."""
+    if fed.devices:
+        return Path(fed.devices).expanduser()
+    return federation_folder(fed, home=home) / "devices.toml"
 
 
 def train_settings(fed: FederatedConfig) -> TrainSettings:

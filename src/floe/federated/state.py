@@ -22,7 +22,7 @@ from typing import Any
 from floe.core.errors import BadRound, Busy
 from floe.core.files import atomic_write, safe_name
 from floe.federated.rounds import Opened, Past
-from floe.federated.update import AdapterState, Update
+from floe.federated.update import AdapterState, Factors, Update
 
 KEPT_ROUNDS = 64
 """So many past rounds' nonces are known; what is older is an update for no round of ours."""
@@ -43,7 +43,14 @@ class Codec:
 
     def unpack_state(self, data: bytes) -> AdapterState | None:
         """The adapter in `data`, None where it is empty (the plain base)."""
-        return self.unpack(data).state if data else None
+        if not data:
+            return None
+        state = self.unpack(data).state
+        modules = {  # copies, for what is read from bytes cannot be written to
+            name: Factors(a_RI=f.a_RI.copy(), b_OR=f.b_OR.copy())
+            for name, f in state.modules.items()
+        }
+        return AdapterState(base_digest=state.base_digest, modules=modules)
 
 
 @dataclass(frozen=True, kw_only=True)

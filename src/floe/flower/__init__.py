@@ -1,1 +1,7 @@
-"""Flower's apps: messages in, calls of `learn` out. The only door to `flwr`."""
+"""Flower's apps: messages in, calls of `learn` out. The only door to `flwr`; no telemetry."""
+
+import os
+
+# Before the first import of flwr, which reads them once; child processes inherit them.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
