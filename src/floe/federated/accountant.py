@@ -3,8 +3,8 @@ dp-accounting.
 
 An epsilon holds for one delta, one adjacency (which data sets count as neighbours) and one unit
 (an example or a client). `add_remove`: one member more or less, which moves the sum by at most the
-clip norm; for "shuffled" and "all" the member leaves a blank in its place. `replace_one`: one member
-is another, which moves it by at most twice the clip norm.
+clip norm; for "shuffled" and "all" the member leaves a blank in its place. `replace_one`: one
+member is another, which moves it by at most twice the clip norm.
 
 "poisson" is exact up to the grid's rounding, which is upwards. "fixed" uses the dominating pair of
 subset sampling (Zhu, Dong, Wang, "Optimal Accounting of Differential Privacy via Characteristic
@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from floe.core.errors import BadConfig, Missing
 from floe.federated.sampling import Adjacency, Mechanism, Sampling, positive
 
-_GRIDS = ((1e-3, 1.0), (1e-4, 0.05), (1e-5, 0.0))
-"""Grid of the losses, and the epsilon from which it is fine enough (its error is below 0.1 %)."""
+_GRIDS = ((1e-3, 0.5), (1e-4, 0.05), (1e-5, 0.0))
+"""Grid of the losses, and the epsilon from which it is fine enough (the error is below 0.5 %)."""
 _TAIL = 40.0  # epsilons beyond which the subset curve is cut; the rest counts as infinite loss
-_MAX_NOISE = 1e4
+_MAX_NOISE, _MIN_NOISE = 1e4, 1e-3
+_CLOSE = 0.998  # of a target, where a search for noise ends
 _MAX_ROUNDS = 1 << 20
 
 
@@ -77,7 +78,7 @@ def noise_for(
     adjacency: Adjacency = "add_remove",
     spent: Sequence[Mechanism] = (),
 ) -> float:
-    """The least noise multiplier, to 0.1 % upwards, whose steps fit in what `spent` leaves.
+    """The least noise multiplier, to about 0.2 % upwards, whose steps fit in what `spent` leaves.
 
     Raises:
         BadConfig: no noise fits, or a value is out of range. Missing: as `epsilon`.
@@ -85,12 +86,12 @@ def noise_for(
     positive(target_epsilon, what="target epsilon", param="target_epsilon")
     unit = spent[0].unit if spent else "example"
 
-    def fits(noise: float) -> bool:
+    def cost(noise: float) -> float:
         asked = Mechanism(noise_multiplier=noise, sampling=sampling, steps=steps, unit=unit)
-        return epsilon([*spent, asked], delta=delta, adjacency=adjacency) <= target_epsilon
+        return epsilon([*spent, asked], delta=delta, adjacency=adjacency)
 
-    high = 1.0
-    while not fits(high):
+    high, at_high = 1.0, cost(1.0)
+    while at_high > target_epsilon:
         high *= 2
         if high > _MAX_NOISE:
             raise BadConfig(
@@ -98,13 +99,27 @@ def noise_for(
                 "ask for fewer steps, a lower rate or more epsilon",
                 param="target_epsilon",
             )
-    low = high / 2
-    while low > 1e-3 and fits(low):
-        low, high = low / 2, low
-    while high / low > 1.001:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
+        at_high = cost(high)
+    low, at_low = high / 2, cost(high / 2)
+    while at_low <= target_epsilon and low > _MIN_NOISE:
+        low, high, at_high = low / 2, low, at_low
+        at_low = cost(low)
+    while high / low > 1.001 and at_high < target_epsilon * _CLOSE:
+        middle = _between(low, high, at_low, at_high, target_epsilon)
+        at_middle = cost(middle)
+        if at_middle <= target_epsilon:
+            high, at_high = middle, at_middle
+        else:
+            low, at_low = middle, at_middle
     return high
+
+
+def _between(low: float, high: float, at_low: float, at_high: float, target: float) -> float:
+    """Where a power law through both ends meets a little less than the target."""
+    share = 0.5
+    if math.isfinite(at_low) and 0 < at_high < at_low:
+        share = math.log(at_low / (target * (1 + _CLOSE) / 2)) / math.log(at_low / at_high)
+    return low * (high / low) ** min(max(share, 0.1), 0.9)
 
 
 def rounds_within(
@@ -157,7 +172,8 @@ _Key = tuple[str, float, float]  # how it is counted, rate, noise
 def _counted(mechanisms: Iterable[Mechanism]) -> Counter[_Key]:
     counts: Counter[_Key] = Counter()
     for m in mechanisms:
-        kind, rate, steps = m.sampling.kind, m.sampling.rate, m.steps
+        kind: str = m.sampling.kind
+        rate, steps = m.sampling.rate, m.steps
         if kind == "shuffled":
             steps = m.sampling.passes(steps)
         if kind in ("shuffled", "all") or rate == 1:
@@ -174,7 +190,7 @@ def _gaussian_only(counts: Counter[_Key], adjacency: Adjacency) -> float | None:
         if kind not in ("all", "everybody"):
             return None
         precision += steps * (_sensitivity(kind, adjacency) / noise) ** 2
-    return precision**-0.5
+    return 1 / math.sqrt(precision)
 
 
 def _sensitivity(kind: str, adjacency: Adjacency) -> int:

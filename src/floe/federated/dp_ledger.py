@@ -114,7 +114,8 @@ class DpLedger:
             if not total <= self._target:
                 self._refuse(state, owed, total, round_number)
             last = state.entries[-1].hash if state.entries else GENESIS
-            lines, torn_bytes = [], state.torn_bytes
+            lines: list[Spend] = []
+            torn_bytes = state.torn_bytes
             for one in owed:
                 entry = _sealed(one, 0, "a line torn by a crash", last, torn_bytes)
                 lines, last, torn_bytes = [*lines, entry], entry.hash, 0
@@ -160,8 +161,8 @@ class DpLedger:
         torn = f", {state.torn} of it unreadable and counted as the costliest" if owed else ""
         raise PrivacySpent(
             f"round {round_number} would bring epsilon to {total:.3g}, above the target "
-            f"{self._target:g} (delta {self._delta:g}, {self._adjacency}); {before:.3g} is spent in "
-            f"{len(state.entries) + state.torn} rounds{torn}. Nothing was trained. More noise, "
+            f"{self._target:g} (delta {self._delta:g}, {self._adjacency}); {before:.3g} is spent "
+            f"in {len(state.entries) + state.torn} rounds{torn}. Nothing was trained. More noise, "
             "fewer steps or a lower sampling rate may fit: floe fed epsilon --target-epsilon",
             param="target_epsilon",
         )

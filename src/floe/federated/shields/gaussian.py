@@ -5,9 +5,10 @@ B A is that of B, sums of B are sums of products, and noise on B is noise on the
 row space. Dense noise on the product of free factors would bury them and has no low rank.
 
 The promise: of two rounds that differ in one device's data, with the same devices taking part
-(`replace_one`), the mean of n >= min_cohort updates moves by at most 2 C / n; the noise on it has at
-least `noise_multiplier` C / n per value, which is what the accountant's "all" and "fixed" sampling
-count under `replace_one`. Weights are equal and numbers about the training stay on the device.
+(`replace_one`), the mean of n >= min_cohort updates moves by at most 2 C / n; the noise on it has
+at least `noise_multiplier` C / n per value, which is what the accountant's "all" and "fixed"
+sampling count under `replace_one`. Weights are equal and numbers about the training stay on the
+device.
 
 Legend: R rank, O outputs of a linear layer.
 """
@@ -91,7 +92,8 @@ def bounded(terms: ClientDp, start: AdapterState | None, update: Update) -> Upda
     options = {"rank": terms.rank, "a_seed": terms.a_seed}
     state = over_shared_a(releasable(update.state), **options)
     begin = None if start is None else over_shared_a(releasable(start), **options)
-    done = clip_change(begin, state, clip_norm=terms.clip_norm)
+    inside = terms.clip_norm * (1 - 1e-5)  # so that float32 rounding stays in the ball
+    done = clip_change(begin, state, clip_norm=inside)
     return replace(update, state=done.state, n_examples=1, metrics={})
 
 

@@ -72,7 +72,8 @@ class FixedPoint:
         scaled = (values.astype(np.float64) + self.clipping_range) / self.step
         floor = np.floor(scaled)
         up = rng.random(values.shape) < scaled - floor
-        return np.clip(floor + up, 0, self.levels - 1).astype(np.int64)
+        whole: Whole = np.clip(floor + up, 0, self.levels - 1).astype(np.int64)
+        return whole
 
     def decode_sum(self, total: Whole, n: int) -> NDArray[np.float64]:
         """The sum of `n` encoded arrays as numbers; `total` may be taken modulo the modulus."""
