@@ -20,7 +20,7 @@ RANK = 8
 
 
 def measure(folder: Path, n: int, aggregator: str) -> dict[str, float]:
-    """Seconds of the processor from the bytes of `n` updates to the adapter, and the process' peak memory."""
+    """Seconds of the processor from `n` updates' bytes to the adapter, and the peak memory."""
     received = [path.read_bytes() for path in sorted(folder.glob("*.update"))]
     warm_SS = np.ones((64, 64), np.float32)
     assert (warm_SS @ warm_SS).any()  # the BLAS library starts before the clock

@@ -1,36 +1,35 @@
 """An update as bytes and back, without pickles: a frame with a checksum, a JSON header, floats.
 
-Frame: magic, length of the header, length of the payload, SHA-256 of both, header, payload. The
-payload holds each module's A (R, I) and then B turned (R, O), rows together, so that a server can
-stack rows without touching them; 8-bit rows come with one float32 scale each, all scales first.
+Frame: magic, length of the header, length of the payload, CRC-32 of both, header, payload. The
+CRC finds damage; against forgery the sender's seal holds the SHA-256 of the frame. The payload
+holds each module's A (R, I) and then B turned (R, O), rows together, so that a server can stack
+rows without touching them; 8-bit rows come with one float32 scale each, all scales first.
 
 Legend: R rank, I inputs of a linear layer, O its outputs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from floe.core.errors import BadUpdate
+from floe.federated.packed import PackedState, Places, n_values, places_of, views
 from floe.federated.products import difference, state_cut, weighted_sum
-from floe.federated.update import AdapterState, Factors, FloatArray, Update
+from floe.federated.update import AdapterState, FloatArray, Update
 
 MAX_BYTES = 256 << 20
 MAX_HEADER_BYTES = 4 << 20
 _MAGIC = b"floe-up1"
-_HEAD = struct.Struct("<8sIQ32s")
+_HEAD = struct.Struct("<8sIQI")
 _LONGEST_NAME = 300
 _LEVELS = 127  # of an 8-bit row, to each side of 0
-
-Int8 = NDArray[np.int8]
 
 
 def encode(update: Update, *, bits: int = 32) -> bytes:
@@ -51,14 +50,14 @@ def encode(update: Update, *, bits: int = 32) -> bytes:
         "started_from": update.started_from,
         "metrics": dict(update.metrics),
         "base_digest": update.state.base_digest,
-        "modules": [[name, f.rank, *f.shape] for name, f in modules.items()],
+        "modules": places_of(update.state),
     }
     rows = [part for f in modules.values() for part in (f.a_RI, f.b_OR.T)]
     payload = b"".join(_plain(rows) if bits == 32 else _rounded(rows))
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
     text += b" " * (-(len(text) + _HEAD.size) % 8)
-    digest = _digest(text, payload)
-    return b"".join([_HEAD.pack(_MAGIC, len(text), len(payload), digest), text, payload])
+    head = _HEAD.pack(_MAGIC, len(text), len(payload), _check(text, payload))
+    return b"".join([head, text, payload])
 
 
 def decode(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Update:
@@ -78,12 +77,17 @@ def decode(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Update:
     text, payload = _unframed(view)
     try:
         header = json.loads(text)
-        layout = [(str(n), int(r), int(o), int(i)) for n, r, o, i in header["modules"]]
-        modules = _modules(layout, payload, int(header["bits"]))
+        places = tuple((_name(n), int(r), int(o), int(i)) for n, r, o, i in header["modules"])
+        flat = _values(places, payload, int(header["bits"]))
         return Update(
             client=_name(header["client"]),
             round_number=int(header["round_number"]),
-            state=AdapterState(base_digest=_name(header["base_digest"]), modules=modules),
+            state=PackedState(
+                base_digest=_name(header["base_digest"]),
+                modules=views(flat, places),
+                flat=flat,
+                places=places,
+            ),
             n_examples=int(header["n_examples"]),
             cluster=_name(header["cluster"]),
             started_from=_name(header["started_from"]),
@@ -97,10 +101,14 @@ def decode(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Update:
         ) from error
 
 
-def upload_bytes(layout: list[tuple[int, int, int]], *, bits: int = 32) -> int:
-    """The bytes of a payload for layers (rank, outputs, inputs): known before training starts."""
-    values = sum(r * (o + i) for r, o, i in layout)
-    return 4 * values if bits == 32 else values + sum(2 * r for r, _, _ in layout) * 4
+def payload_bytes(places: Places, *, bits: int = 32) -> int:
+    """The bytes of a payload for modules (name, rank, outputs, inputs), before any training.
+
+    A frame adds its head and header: some 40 bytes a module.
+    """
+    if bits == 32:
+        return 4 * n_values(places)
+    return n_values(places) + 4 * sum(2 * rank for _, rank, _, _ in places)
 
 
 def quantize(
@@ -168,7 +176,7 @@ def _unframed(view: memoryview) -> tuple[bytes, memoryview]:
     """Header and payload of a frame whose lengths and checksum hold."""
     if len(view) < _HEAD.size:
         raise _corrupt(f"{len(view)} bytes are less than a frame's head")
-    magic, n_header, n_payload, digest = _HEAD.unpack_from(view)
+    magic, n_header, n_payload, check = _HEAD.unpack_from(view)
     if magic != _MAGIC:
         raise _corrupt("it does not begin as an update")
     if n_header > MAX_HEADER_BYTES:
@@ -181,48 +189,35 @@ def _unframed(view: memoryview) -> tuple[bytes, memoryview]:
             f"it should be {_HEAD.size + n_header + n_payload} bytes long and is {len(view)}"
         )
     text, payload = view[_HEAD.size : _HEAD.size + n_header], view[_HEAD.size + n_header :]
-    if _digest(text, payload) != digest:
-        raise _corrupt("its SHA-256 is another")
+    if _check(text, payload) != check:
+        raise _corrupt("its checksum is another")
     return bytes(text), payload
 
 
-def _modules(
-    layout: list[tuple[str, int, int, int]], payload: memoryview, bits: int
-) -> dict[str, Factors]:
-    for _, rank, n_outputs, n_inputs in layout:
+def _values(places: Places, payload: memoryview, bits: int) -> FloatArray:
+    """The block of floats in a payload that is as long as the modules say."""
+    for _, rank, n_outputs, n_inputs in places:
         if min(rank, n_outputs, n_inputs) < 1 or rank > max(n_outputs, n_inputs):
             raise ValueError("a rank or a side of a layer is out of range")
-    expected = upload_bytes([(r, o, i) for _, r, o, i in layout], bits=bits)
-    if bits not in (32, 8) or expected != len(payload):
+    if bits not in (32, 8) or payload_bytes(places, bits=bits) != len(payload):
         raise ValueError("the payload is not as long as the modules say")
-    if len({name for name, *_ in layout}) != len(layout):
+    if len({name for name, *_ in places}) != len(places):
         raise ValueError("a module is named twice")
-    values = np.frombuffer(payload, "<f4") if bits == 32 else _unrounded(layout, payload)
-    out, at = {}, 0
-    for name, rank, n_outputs, n_inputs in layout:
-        middle, end = at + rank * n_inputs, at + rank * (n_inputs + n_outputs)
-        out[name] = Factors(
-            a_RI=values[at:middle].reshape(rank, n_inputs),
-            b_OR=values[middle:end].reshape(rank, n_outputs).T,
-        )
-        at = end
-    return out
+    return np.frombuffer(payload, "<f4") if bits == 32 else _unrounded(places, payload)
 
 
-def _unrounded(layout: list[tuple[str, int, int, int]], payload: memoryview) -> FloatArray:
-    """The payload's 8-bit rows as floats in one array."""
-    n_scales = sum(2 * rank for _, rank, _, _ in layout)
+def _unrounded(places: Places, payload: memoryview) -> FloatArray:
+    """The 8-bit rows as floats in one block."""
+    n_scales = sum(2 * rank for _, rank, _, _ in places)
     scales = np.frombuffer(payload, "<f4", count=n_scales)
     values = np.frombuffer(payload, np.int8, offset=4 * n_scales).astype(np.float32)
-    lengths = [side for _, rank, o, i in layout for side in [i] * rank + [o] * rank]
+    lengths = [side for _, rank, o, i in places for side in [i] * rank + [o] * rank]
     values *= np.repeat(scales, lengths)
     return values
 
 
-def _digest(text: bytes | memoryview, payload: bytes | memoryview) -> bytes:
-    found = hashlib.sha256(text)
-    found.update(payload)
-    return found.digest()
+def _check(text: bytes | memoryview, payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(text))
 
 
 def _name(value: Any) -> str:

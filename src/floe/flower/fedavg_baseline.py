@@ -32,7 +32,7 @@ Contents = tuple[str, dict[str, bytes]]
 
 
 def measure(folder: Path, n: int) -> dict[str, float]:
-    """Seconds of the processor to inflate and to aggregate `n` replies, and the process' peak memory."""
+    """Seconds of the processor to inflate and to aggregate `n` replies, and the peak memory."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     received = list(_as_received(folder))
     started = time.process_time()

@@ -8,6 +8,7 @@ import numpy as np
 
 from floe.core.errors import BadRound, BadUpdate
 from floe.federated.base import Aggregate
+from floe.federated.packed import PackedState, Places, places_of
 from floe.federated.update import AdapterState, Update
 
 
@@ -20,6 +21,7 @@ class Layout:
         self.total_weight = 0.0
         self.base_digest = ""
         self.shapes: dict[str, tuple[int, int]] = {}
+        self._seen: Places = ()
 
     def check(self, update: Update, *, weight: float) -> None:
         """Pass when the update can be added up with those before it.
@@ -32,13 +34,14 @@ class Layout:
                 f"a weight must be finite and above 0, not {weight}: client {update.client!r}",
                 reason="weight",
             )
-        found = shapes_of(update.state)
-        if not found or not all(f.rank for f in update.state.modules.values()):
+        if not self._seen or places_of(update.state) != self._seen:
+            self._check_form(update)
+        if self.n_updates and update.state.base_digest != self.base_digest:
             raise BadUpdate(
-                f"client {update.client!r} sent no factors, or factors of rank 0", reason="empty"
+                f"client {update.client!r} trained on base {update.state.base_digest[:12]!r}, the "
+                f"round is about {self.base_digest[:12]!r}",
+                reason="base",
             )
-        if self.n_updates:
-            self._check_against_first(update, found)
         if not all_finite(update.state):
             raise BadUpdate(
                 f"client {update.client!r}, module {_not_finite(update.state)!r}: a value is NaN "
@@ -51,6 +54,7 @@ class Layout:
         if not self.n_updates:
             self.base_digest = update.state.base_digest
             self.shapes = shapes_of(update.state)
+            self._seen = places_of(update.state)
         self.n_updates += 1
         self.n_examples += update.n_examples
         self.total_weight += weight
@@ -79,13 +83,14 @@ class Layout:
             compression_error=compression_error,
         )
 
-    def _check_against_first(self, update: Update, found: dict[str, tuple[int, int]]) -> None:
-        if update.state.base_digest != self.base_digest:
+    def _check_form(self, update: Update) -> None:
+        found = shapes_of(update.state)
+        if not found or not all(f.rank for f in update.state.modules.values()):
             raise BadUpdate(
-                f"client {update.client!r} trained on base {update.state.base_digest[:12]!r}, the "
-                f"round is about {self.base_digest[:12]!r}",
-                reason="base",
+                f"client {update.client!r} sent no factors, or factors of rank 0", reason="empty"
             )
+        if not self.n_updates:
+            return
         if found.keys() != self.shapes.keys():
             other = sorted(found.keys() ^ self.shapes.keys())
             raise BadUpdate(
@@ -119,9 +124,11 @@ def shapes_of(state: AdapterState) -> dict[str, tuple[int, int]]:
 
 def all_finite(state: AdapterState) -> bool:
     """Whether no value is NaN or infinite; one pass, without masks unless the sum overflows."""
+    if isinstance(state, PackedState):
+        return math.isfinite(np.vdot(state.flat, state.flat)) or not _not_finite(state)
     total = 0.0
     for factors in state.modules.values():
-        bt_RO = factors.b_OR.T  # as it lies in what `wire` decodes
+        bt_RO = factors.b_OR.T  # as it lies in memory mostly
         total += float(np.vdot(factors.a_RI, factors.a_RI)) + float(np.vdot(bt_RO, bt_RO))
     return math.isfinite(total) or not _not_finite(state)
 
