@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from floe.core.errors import BadConfig, Missing
 from floe.federated.sampling import Adjacency, Mechanism, Sampling, positive
 
-_GRIDS = ((1e-3, 0.5), (1e-4, 0.05), (1e-5, 0.0))
-"""Grid of the losses, and the epsilon from which it is fine enough (the error is below 0.5 %)."""
+_GRIDS = ((1e-3, 0.5), (1e-4, 0.01), (1e-5, 0.0))
+"""Grid of the losses, and the epsilon from which it is fine enough (the error is below 1 %)."""
 _TAIL = 40.0  # epsilons beyond which the subset curve is cut; the rest counts as infinite loss
 _MAX_NOISE, _MIN_NOISE = 1e4, 1e-3
 _CLOSE = 0.998  # of a target, where a search for noise ends
@@ -119,7 +119,7 @@ def _between(low: float, high: float, at_low: float, at_high: float, target: flo
     share = 0.5
     if math.isfinite(at_low) and 0 < at_high < at_low:
         share = math.log(at_low / (target * (1 + _CLOSE) / 2)) / math.log(at_low / at_high)
-    return low * (high / low) ** min(max(share, 0.1), 0.9)
+    return float(low * (high / low) ** min(max(share, 0.1), 0.9))
 
 
 def rounds_within(
