@@ -31,7 +31,7 @@ class LstmSettings:
     evaluator: int = 200
     embedding: int = 32
     learning_rate: float = 0.001
-    batch: int = 128
+    batch: int = 32
     score_share: float = 0.8
     permutations: int = 25
     beam: int = 4
@@ -103,7 +103,7 @@ class PlanModel:
         loss.backward()
         nn.utils.clip_grad_norm_(self._net.parameters(), 5.0)
         self._optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     def scores(self, sequences: Sequence[Sequence[int]]) -> list[float]:
         """What the evaluator expects of each."""
@@ -156,7 +156,7 @@ class PlanModel:
         return max(done, key=lambda d: d[0])[1]
 
 
-class _Net(nn.Module):
+class _Net(nn.Module):  # type: ignore[misc]
     def __init__(self, n_ids: int, settings: LstmSettings) -> None:
         super().__init__()
         hidden = settings.hidden

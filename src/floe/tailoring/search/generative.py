@@ -3,6 +3,10 @@
 A plan is a sequence of tokens, one for each gene that is above its smallest level, so that a plan
 with dropped layers is shorter; the end token says that nothing more stays. Records come from the
 seeds and from random plans, then from what the model itself proposed.
+
+With dozens of records (CLONE has some 200) the decoder writes a plan down with errors. So what is
+applied is the difference between the sequences decoded before and after the step along the
+gradient: with a decoder that makes no errors that is the decoded plan itself.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from floe.tailoring.space import Space
 TOP = 25
 _STEPS_UP = (0.1, 0.3, 0.6, 1.0, 2.0)
 _FIRST_STEPS, _MORE_STEPS = 150, 40
-_EVERY = 4  # proposals between two trainings
-_TRIED = 10  # representations decoded for one proposal
+_EVERY = 5  # trials between two trainings
+_TRIED = 8  # representations decoded for one proposal
 
 
 class Model(Protocol):
@@ -116,16 +120,21 @@ class GenerativeSearch(Started):
             # Better plans and small steps come first in the list and are drawn more often.
             k = int(len(self._starts) * self.rng.random() ** 2)
             levels, step = self._starts.pop(k)
-            written, _ = self._model.better(
-                self.tokens.write(levels), step=step, allowed=self.tokens.allowed
-            )
-            repaired = self.space.repair_levels(self.tokens.read(written))
+            before, after = self._written(levels, 0.0), self._written(levels, step)
+            moved = [n + b - a for n, a, b in zip(levels, before, after, strict=True)]
+            repaired = self.space.repair_levels(moved)
             if repaired not in self._asked and repaired not in found:
                 found.append(repaired)
         if not found:
             return self.space.random(self.rng)
         expected = self._model.scores([self.tokens.write(f) for f in found])
         return found[int(np.argmax(expected))]
+
+    def _written(self, levels: Levels, step: float) -> Levels:
+        written, _ = self._model.better(
+            self.tokens.write(levels), step=step, allowed=self.tokens.allowed
+        )
+        return self.tokens.read(written)
 
 
 class Tokens:

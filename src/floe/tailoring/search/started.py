@@ -12,7 +12,7 @@ from floe.tailoring.genes import Levels
 from floe.tailoring.plan import Plan
 from floe.tailoring.space import Space
 
-_TRIES = 64
+_TRIES = 16
 
 
 class Started(ABC):

@@ -1,0 +1,60 @@
+"""Plans of heuristics that searches start with; each costs an evaluation when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from floe.tailoring.base import LayerImportance
+from floe.tailoring.genes import Levels
+from floe.tailoring.search.allocate import by_depth, by_threshold
+from floe.tailoring.space import Space
+
+SEEDS = ("flap", "uniform", "flap-raw", "depth", "taylor", "halves")
+
+
+def heuristic_seeds(
+    space: Space, importances: Mapping[str, Sequence[LayerImportance]]
+) -> tuple[Levels, ...]:
+    """One plan for each of `SEEDS` whose importance is there, without doubles.
+
+    All are inside the budgets: FLAP's allocation, uniform, FLAP's scores by parameter, depth by
+    block influence and the rest of the room used, Taylor's scores by parameter, and halves of
+    layers by block influence. They name FLAP's criterion (with its compensation) where the space
+    has it, else its first.
+    """
+    start = _start(space)
+    found: list[Levels] = []
+    for name in SEEDS:
+        made = _seed(name, space, importances, start)
+        if made is not None and made not in found:
+            found.append(made)
+    return tuple(found)
+
+
+def _seed(
+    name: str,
+    space: Space,
+    importances: Mapping[str, Sequence[LayerImportance]],
+    start: Levels,
+) -> Levels | None:
+    flap, taylor = importances.get("flap"), importances.get("taylor")
+    blocks = importances.get("block-influence")
+    if name == "uniform":
+        return space.repair_levels(start)
+    if name == "flap" and flap is not None:
+        return by_threshold(space, flap, standardized=True, start=start)
+    if name == "flap-raw" and flap is not None:
+        return by_threshold(space, flap, standardized=False, start=start)
+    if name == "taylor" and taylor is not None:
+        return by_threshold(space, taylor, standardized=False, start=start)
+    if name in ("depth", "halves") and blocks is not None:
+        return by_depth(space, blocks, halves=name == "halves", fill=True, start=start)
+    return None
+
+
+def _start(space: Space) -> Levels:
+    levels = list(space.highest)
+    for i, gene in enumerate(space.genes):
+        if gene.kind == "importance":
+            levels[i] = gene.options.index("flap") if "flap" in gene.options else 0
+    return tuple(levels)
