@@ -6,17 +6,15 @@
 Needs `pip install floe[train]`. One thread each; run two at once with `--only`. The result
 depends on the seed, the machine's arithmetic and the versions named in card.json, on nothing else.
 
-Legend: N answer tokens of a batch, D width.
+Legend: N answer tokens of a batch.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
-import random
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -33,6 +31,9 @@ from tokenizers import Tokenizer
 from floe.core.config import home
 from floe.core.files import sha256_file
 from floe.engine.torch_engine import folder_from_gguf
+from floe.federated.on_torch.losses import answer_losses, mean_loss
+from floe.federated.on_torch.steps import schedule
+from floe.federated.rows import Row, epochs
 from floe.routing.centroid import centroid_of
 from floe.routing.embed import StaticEmbedding, shipped_background
 
@@ -60,14 +61,6 @@ class Settings:
     patience: int = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """An example as ids; the last `n_answer` of them are learned."""
-
-    ids: list[int]
-    n_answer: int
-
-
 def encode(tokenizer: Tokenizer, example: Example) -> Row:
     """The chat template of the model around one turn; the answer ends with its end mark."""
     head = (
@@ -75,64 +68,29 @@ def encode(tokenizer: Tokenizer, example: Example) -> Row:
         "<|im_start|>assistant\n"
     )
     answer = tokenizer.encode(example.answer + END, add_special_tokens=False).ids
-    return Row(
-        ids=tokenizer.encode(head, add_special_tokens=False).ids + answer, n_answer=len(answer)
-    )
+    ids = (*tokenizer.encode(head, add_special_tokens=False).ids, *answer)
+    return Row(ids=ids, n_answer=len(answer))
 
 
-def batches(rows: list[Row], size: int) -> list[list[Row]]:
-    """Neighbours in length together, so that little is padded."""
-    ordered = sorted(rows, key=lambda r: len(r.ids))
-    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+def core_of(model: Any) -> Any:
+    """The causal model itself, with or without PEFT around it."""
+    return model.get_base_model() if isinstance(model, peft.PeftModel) else model
 
 
-def answer_losses(model: Any, batch: list[Row]) -> tuple[torch.Tensor, list[int]]:
-    """Negative log-likelihood of each answer token, and where each row's first one is.
-
-    Rows are padded on the right, where causal attention makes padding harmless, and the output
-    layer (a fifth of the weights) sees the answer positions only.
-    """
-    width = max(len(r.ids) for r in batch)
-    ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in batch])
-    core = model.get_base_model() if isinstance(model, peft.PeftModel) else model
-    hidden = core.model(ids, use_cache=False).last_hidden_state
-    picked = [hidden[i, len(r.ids) - r.n_answer - 1 : len(r.ids) - 1] for i, r in enumerate(batch)]
-    targets = torch.tensor([t for r in batch for t in r.ids[-r.n_answer :]])
-    logits = core.lm_head(torch.cat(picked))
-    starts = [sum(r.n_answer for r in batch[:i]) for i in range(len(batch))]
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="none"), starts
+def losses(model: Any, batch: list[Row]) -> tuple[torch.Tensor, list[int]]:
+    """Negative log-likelihood of each answer token, and where each row's first one is."""
+    core = core_of(model)
+    return answer_losses(core.model, core.lm_head, batch)
 
 
-@torch.inference_mode()
 def measure(model: Any, rows: list[Row]) -> dict[str, float]:
     """Mean loss per answer token, and of the first answer token alone (the decision)."""
     model.eval()
-    total, first, count = 0.0, 0.0, 0
-    for batch in batches(rows, 8):
-        loss_N, starts = answer_losses(model, batch)
-        total += float(loss_N.double().sum())
-        first += float(loss_N[starts].double().sum())
-        count += len(loss_N)
-    return {"loss": total / count, "first_token_loss": first / len(rows), "tokens": count}
-
-
-def schedule(step: int, s: Settings) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
-    if step < s.warmup_steps:
-        return (step + 1) / s.warmup_steps
-    done = (step - s.warmup_steps) / max(1, s.steps - s.warmup_steps)
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
-
-
-def epochs(rows: list[Row], size: int, seed: int) -> Any:
-    """Batches without end: shuffled, sorted by length within ten batches, shuffled again."""
-    rng = random.Random(seed)
-    while True:
-        order = rng.sample(rows, len(rows))
-        chunks = [order[i : i + 10 * size] for i in range(0, len(order), 10 * size)]
-        out = [b for c in chunks for b in batches(c, size) if len(b) == size]
-        rng.shuffle(out)
-        yield from out
+    core = core_of(model)
+    found = mean_loss(core.model, core.lm_head, rows)
+    return {
+        "loss": found.loss, "first_token_loss": found.first_token_loss, "tokens": found.tokens
+    }  # fmt: skip
 
 
 def adapt(base: Any, s: Settings) -> Any:
@@ -167,11 +125,13 @@ def train(model: Any, rows: list[Row], checks: list[Row], s: Settings, log: Any)
     for step in range(s.steps):
         began = time.perf_counter()
         model.train()
-        loss_N, _ = answer_losses(model, next(stream))
+        loss_N, _ = losses(model, next(stream))
         loss_N.mean().backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = s.learning_rate * schedule(step, s)
+            group["lr"] = s.learning_rate * schedule(
+                step, steps=s.steps, warmup_steps=s.warmup_steps
+            )
         optimizer.step()
         optimizer.zero_grad()
         log(f"step {step + 1} loss {loss_N.mean().item():.3f} {time.perf_counter() - began:.1f} s")
