@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from floe.cli import fed_epsilon, fed_publish, fed_train
+from floe.cli import fed_epsilon, fed_plan, fed_publish, fed_train
 
 app = typer.Typer(
     help="Plan, train, simulate, serve rounds, publish: adapters that devices learn together.",
@@ -17,7 +17,7 @@ def _group() -> None: ...
 
 
 app.command("epsilon")(fed_epsilon.epsilon)
-app.command("plan")(fed_train.plan)
+app.command("plan")(fed_plan.plan)
 app.command("train")(fed_train.train)
 app.command("publish")(fed_publish.publish)
 app.command("versions")(fed_publish.versions)

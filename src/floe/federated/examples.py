@@ -48,6 +48,11 @@ class ExampleSplit:
     train: tuple[Example, ...]
     validation: tuple[Example, ...]
 
+    @property
+    def size(self) -> int:
+        """How many there are in all."""
+        return len(self.train) + len(self.validation)
+
 
 def read_examples(path: Path) -> tuple[Example, ...]:
     """Every example of a file of JSON lines; empty lines are passed over.

@@ -1,0 +1,37 @@
+"""What the commands of `floe fed` share: the base, and torch where it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from floe.core.config import Config
+
+BaseOption = Annotated[
+    str | None,
+    typer.Option(help="A Hugging Face folder to train for; default: federated.base, else model."),
+]
+
+
+def learning() -> Any:
+    """`floe.assemble.learning`, which pulls torch in.
+
+    Raises:
+        Missing: it is not installed.
+    """
+    from floe.core.errors import Missing
+
+    try:
+        from floe.assemble import learning as found
+    except ModuleNotFoundError as error:
+        raise Missing(
+            f"training needs {error.name}: install it with pip install 'floe[train]'"
+        ) from error
+    return found
+
+
+def base_name(base: str | None, settings: Config) -> str:
+    """What adapters are trained for: the option, else federated.base, else the served model."""
+    return base or settings.federated.base or settings.model.name
