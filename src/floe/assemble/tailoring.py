@@ -19,7 +19,7 @@ from floe.assemble.load_child import COMMAND
 from floe.assemble.models import model_files
 from floe.assemble.names import cpu_count
 from floe.assemble.tailored import this_board
-from floe.core.errors import BadPlan
+from floe.core.errors import BadPlan, BadRequest
 from floe.core.files import sha256_file
 from floe.core.gguf import n_bytes_of, read_header
 from floe.engine.base import Session
@@ -54,6 +54,9 @@ class EngineTimer:
     Every look loads the file anew: `repeats` prompts of `prompt_tokens`, `decode_tokens` after
     each. With a meter the joules of the decoded tokens are read too. `settings.context_tokens`
     does not count, unless `whole_context`: the context is as long as the look needs.
+
+    `cpu_time` counts the process's CPU time, which for one thread is what a machine that does
+    nothing else would take; with more it would count all of them.
     """
 
     settings: Settings = field(default_factory=lambda: Settings(threads=cpu_count()))
@@ -62,6 +65,12 @@ class EngineTimer:
     repeats: int = 2
     meter: Meter | None = None
     whole_context: bool = False
+    cpu_time: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest where CPU time would count several threads."""
+        if self.cpu_time and (self.settings.threads or cpu_count()) != 1:
+            raise BadRequest("CPU time stands for time with one thread only: add --threads 1")
 
     def __call__(self, path: Path, *, depth_tokens: int | None = None) -> Timing:
         """One look. Raises what the engine raises: BadModel, BadConfig, FloeError."""
@@ -91,12 +100,12 @@ class EngineTimer:
         energy_mj: list[float | None] = []
         for _ in range(self.repeats):
             session.rollback(len(session.tokens))
-            prefill_ms.append(_fed_ms(session, prompt[: self.prompt_tokens]))
+            prefill_ms.append(self._fed_ms(session, prompt[: self.prompt_tokens]))
             if rest := prompt[self.prompt_tokens :]:
                 session.feed(rest)
             session.feed(range(_WARM_TOKENS))
             mark = self.meter.begin() if self.meter else None
-            decode_ms += [_fed_ms(session, [token]) for token in range(self.decode_tokens)]
+            decode_ms += [self._fed_ms(session, [token]) for token in range(self.decode_tokens)]
             energy_mj.append(self._energy_mj(mark))
         known = [e for e in energy_mj if e is not None]
         return Timing(
@@ -106,6 +115,12 @@ class EngineTimer:
             energy_mj=min(known) if len(known) == self.repeats else None,
         )
 
+    def _fed_ms(self, session: Session, tokens: Sequence[int]) -> float:
+        clock_s = time.process_time if self.cpu_time else time.perf_counter
+        began_s = clock_s()
+        session.feed(tokens)
+        return 1000 * (clock_s() - began_s)
+
     def _energy_mj(self, mark: object) -> float | None:
         if self.meter is None:
             return None
@@ -113,12 +128,6 @@ class EngineTimer:
         if window.energy_j is None or window.label != "measured" or window.energy_j <= 0:
             return None
         return 1000 * window.energy_j / self.decode_tokens
-
-
-def _fed_ms(session: Session, tokens: Sequence[int]) -> float:
-    began_s = time.perf_counter()
-    session.feed(tokens)
-    return 1000 * (time.perf_counter() - began_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +174,7 @@ class Profiler:
                 "flash_attention": self.timer.settings.flash_attention,
                 "kv_type": self.timer.settings.kv_type,
                 "batch_tokens": self.timer.settings.batch_tokens,
+                "clock": "cpu" if self.timer.cpu_time else "wall",
             },
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
             energy="measured" if metered else "unknown" if watts is None else "modelled",
@@ -180,14 +190,14 @@ class Profiler:
 
 @contextmanager
 def open_profiler(
-    name: str, *, home: Path, threads: int = 0, meter: str = "auto",
+    name: str, *, home: Path, threads: int = 0, meter: str = "auto", cpu_time: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Profiler]:  # fmt: skip
     """A profiler for a model's name, reference or GGUF path, with the meter there is.
 
     Raises:
         NotFound, PullFailed, BadModel, Missing: no such model, or none that can be tailored.
-        BadConfig: no such meter.
+        BadConfig: no such meter. BadRequest: CPU time of more than one thread.
     """
     pulled = model_files(name, home=home, progress=progress)
     path = pulled.files["model"]
@@ -196,6 +206,7 @@ def open_profiler(
     try:
         timer = EngineTimer(
             settings=Settings(threads=threads or cpu_count()),
+            cpu_time=cpu_time,
             meter=None if opened.name == "none" else opened,
         )
         yield Profiler(model=path, shape=shape, timer=timer)

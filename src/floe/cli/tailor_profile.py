@@ -41,6 +41,10 @@ def profile(
     ] = None,
     fine: Annotated[bool, typer.Option("--fine", help="More widths and models: minutes.")] = False,
     seconds: Annotated[float, typer.Option(min=1, help="Go on timing for so long.")] = 60.0,
+    cpu_time: Annotated[
+        bool,
+        typer.Option("--cpu-time", help="Count CPU time, on a busy machine; needs --threads 1."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Time layers of every width and type in the serving engine, and write the device's profile.
@@ -62,7 +66,7 @@ def profile(
         progress_bar() as progress,
         open_profiler(
             settings.model.name, home=home(), threads=threads or settings.model.threads,
-            meter=meter, progress=progress,
+            meter=meter, cpu_time=cpu_time, progress=progress,
         ) as profiler,
         _looks() as told,
     ):  # fmt: skip

@@ -21,8 +21,11 @@ from floe.tailoring.memory import Room, built_layers, memory_of
 from floe.tailoring.plan import LayerPlan, ModelShape, Plan
 
 CONSTANT = "constant"
+Floats = NDArray[np.float64]
 _PER_TOKENS = 1000
-_BELIEF = 10.0
+_BELIEF = 10.0  # of equal slopes; a tenth of one is outweighed by what ten models say
+_SMALL = 0.1  # errors count against the time plus this much of the largest: plans are not tiny
+_LIKE_A_PLAN = 0.2  # the fit error is of models that take this much of the largest one's time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,8 @@ class LatencyTable:
     """Increments in milliseconds (energy: millijoules) by name, and how well they fit.
 
     `prefill` is for a prompt of `prompt_tokens`. `decode_mape` and `prefill_mape` are the mean
-    absolute relative errors of rows the fit has not seen (leave one out), 0.03 = 3 %.
+    absolute relative errors of rows the fit has not seen (leave one out), 0.03 = 3 %, over rows
+    that take a fifth of the longest or more; shorter ones are smaller than any plan.
     """
 
     shape: ModelShape
@@ -133,9 +137,9 @@ def features(
             for q_node, q in zip(grid.q_per_kv, steps(layer.q_per_kv, grid.q_per_kv), strict=True):
                 for kv_node, share in zip(grid.kv_heads, kv, strict=True):
                     add(f"attention {attention} kv {kv_node} q {q_node}", share * q)
-            cached = layer.n_kv_heads * depth_tokens / _PER_TOKENS
-            add("cached kv", cached)
-            add("cached q", cached * layer.q_per_kv)
+                    # not so much per head: caches of several heads are read in strides
+                    cached = share * q * depth_tokens / _PER_TOKENS
+                    add(f"cached kv {kv_node} q {q_node}", cached)
         if layer.n_ffn:
             for node, share in zip(grid.ffn, steps(layer.n_ffn, grid.ffn), strict=True):
                 add(f"ffn {ffn} {node}", share)
@@ -190,21 +194,25 @@ def fit_table(
         decode=dict(zip(names, decode.tolist(), strict=True)),
         prefill=dict(zip(names, prefill.tolist(), strict=True)),
         energy=None if energy is None else dict(zip(names, energy.tolist(), strict=True)),
-        decode_mape=mape(decode_errors.tolist()),
-        prefill_mape=mape(prefill_errors.tolist()),
+        decode_mape=mape(decode_errors),
+        prefill_mape=mape(prefill_errors),
     )
 
 
 def _fit(
-    a_NU: NDArray[np.float64], values: Sequence[float], names: Sequence[str], grid: Grid
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    a_NU: Floats, values: Sequence[float], names: Sequence[str], grid: Grid
+) -> tuple[Floats, list[float]]:
+    """The increments, and the relative errors left out, of the rows that a plan might be like."""
     y = np.array(values, float)
-    return robust_fit(a_NU, y, beliefs_MU=_even_slopes(a_NU / y[:, None], names, grid))
+    most = float(y.max())
+    scale = y + _SMALL * most
+    beliefs = _even_slopes(a_NU / scale[:, None], names, grid)
+    found, errors = robust_fit(a_NU, y, scale_N=scale, beliefs_MU=beliefs)
+    is_like_a_plan = y >= _LIKE_A_PLAN * most
+    return found, (errors / y)[is_like_a_plan].tolist()
 
 
-def _even_slopes(
-    scaled_NU: NDArray[np.float64], names: Sequence[str], grid: Grid
-) -> NDArray[np.float64]:
+def _even_slopes(scaled_NU: Floats, names: Sequence[str], grid: Grid) -> Floats:
     """The belief that an FFN costs as much per channel everywhere, held against weak data only."""
     share = scaled_NU.mean(axis=0)
     out = []

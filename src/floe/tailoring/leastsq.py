@@ -44,39 +44,39 @@ def _settled(a_NU: Floats, y_N: Floats, x: Floats, passive: NDArray[np.bool_]) -
 
 
 def robust_fit(
-    a_NU: Floats, y_N: Floats, *, beliefs_MU: Floats | None = None
+    a_NU: Floats, y_N: Floats, *, scale_N: Floats, beliefs_MU: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """Non-negative x with small relative errors, and each row's relative error without that row.
+    """Non-negative x with small errors in units of `scale_N`, and each row's error without it.
 
-    `beliefs_MU` are rows that should come to 0, in units of a relative error. Rows far off
-    (another process had the core) count less. The errors are a x / y - 1 (N,), by the hat matrix
-    of the unknowns above zero; a row that alone fixes an unknown has error 0 over 0 and is given
-    as NaN.
+    `beliefs_MU` are rows that should come to 0, in the same units. Rows far off (another process
+    had the core) count less. The errors are a x - y (N,) of a fit without the row, by the hat
+    matrix of the unknowns above zero; NaN for a row that alone fixes an unknown.
     """
-    scaled = a_NU / y_N[:, None]
+    scaled, target = a_NU / scale_N[:, None], y_N / scale_N
     beliefs = np.zeros((0, a_NU.shape[1])) if beliefs_MU is None else beliefs_MU
     weights = np.ones(len(y_N))
-    x = _solved(scaled, weights, beliefs)
+    x = _solved(scaled, target, weights, beliefs)
     for _ in range(_OUTLIER_ROUNDS):
-        residual = np.abs(scaled @ x - 1.0)
+        residual = np.abs(scaled @ x - target)
         limit = _HUBER * 1.4826 * float(np.median(residual)) + 1e-9
         weights = np.minimum(1.0, limit / np.maximum(residual, 1e-12))
-        x = _solved(scaled, weights, beliefs)
-    return x, _left_out(scaled, x, weights, beliefs)
+        x = _solved(scaled, target, weights, beliefs)
+    return x, scale_N * _left_out(scaled, target, x, weights, beliefs)
 
 
-def _solved(scaled_NU: Floats, weights_N: Floats, beliefs_MU: Floats) -> Floats:
+def _solved(scaled_NU: Floats, target_N: Floats, weights_N: Floats, beliefs_MU: Floats) -> Floats:
     root = np.sqrt(weights_N)
     rows = np.concatenate([scaled_NU * root[:, None], beliefs_MU])
-    return non_negative(rows, np.concatenate([root, np.zeros(len(beliefs_MU))]))
+    return non_negative(rows, np.concatenate([target_N * root, np.zeros(len(beliefs_MU))]))
 
 
-def _left_out(scaled_NU: Floats, x: Floats, weights_N: Floats, beliefs_MU: Floats) -> Floats:
+def _left_out(
+    scaled_NU: Floats, target_N: Floats, x: Floats, weights_N: Floats, beliefs_MU: Floats
+) -> Floats:
     root = np.sqrt(weights_N)
     rows = np.concatenate([scaled_NU * root[:, None], beliefs_MU])[:, x > 0]
     q, _ = np.linalg.qr(rows)
-    leverage = (q[: len(root)] ** 2).sum(axis=1)
-    free = 1.0 - leverage
-    error = scaled_NU @ x - 1.0
+    free = 1.0 - (q[: len(root)] ** 2).sum(axis=1)
+    error = scaled_NU @ x - target_N
     out: Floats = np.divide(error, free, out=np.full_like(error, np.nan), where=free > 1e-6)
     return out
