@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from floe.cli.tailor_profile import profile
+from floe.cli.tailor_search import search
 
 app = typer.Typer(
     help="Profile, search, build, validate and report: a model made for this device.",
@@ -17,3 +18,4 @@ def _group() -> None: ...
 
 
 app.command()(profile)
+app.command()(search)
