@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from floe.assemble.load_child import COMMAND
 from floe.assemble.models import model_files
 from floe.assemble.names import cpu_count
 from floe.assemble.tailored import this_board
@@ -25,6 +24,7 @@ from floe.core.gguf import n_bytes_of, read_header
 from floe.engine.base import Session
 from floe.engine.gguf_checks import head_width, per_layer
 from floe.engine.llamacpp import LlamaCppEngine
+from floe.engine.load_child import COMMAND
 from floe.models.sources import Progress
 from floe.power.base import Meter
 from floe.power.meters.probe import open_meter

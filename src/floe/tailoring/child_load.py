@@ -1,12 +1,13 @@
 """An untried model file is loaded by a child process first: ggml's asserts end the process.
 
 The child is a command that gets the file's path as its last argument and prints one JSON object;
-which one is for the caller to say (`assemble.load_child` runs the serving engine).
+which one is for the caller to say (`engine.load_child` runs the serving engine).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def try_load(path: Path, *, command: Sequence[str], timeout_s: float = 120.0) ->
     try:
         done = subprocess.run(
             [*command, str(path)], capture_output=True, text=True, timeout=timeout_s, check=False,
-            errors="replace",
+            errors="replace", env={**os.environ, "GGML_NO_BACKTRACE": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise BadModel(

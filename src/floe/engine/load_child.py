@@ -1,4 +1,4 @@
-"""`python -m floe.assemble.load_child MODEL.gguf`: load it as it is served, decode two tokens.
+"""`python -m floe.engine.load_child MODEL.gguf`: load it as it is served, decode two tokens.
 
 Prints one JSON object. Run in a process of its own, since ggml aborts on what it cannot compute.
 """
@@ -14,7 +14,7 @@ from floe.core.errors import FloeError
 from floe.engine.llamacpp import LlamaCppEngine
 
 PROMPT_TOKENS, DECODED_TOKENS, CONTEXT_TOKENS = 8, 2, 256
-COMMAND = (sys.executable, "-m", "floe.assemble.load_child")
+COMMAND = (sys.executable, "-m", "floe.engine.load_child")
 
 
 def main(path: Path) -> int:
