@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,15 @@ def cut_of(shape: ModelShape, *layers: tuple[int, int, int], seed: int = 0) -> C
     return make_cut(plan_of(shape, *layers), shape, random_importance(shape, seed=seed))
 
 
+def plan_of_cut(cut: Cut, shape: ModelShape) -> Plan:
+    """The plan that a cut carries out."""
+    layers = [(0, 0, 0)] * shape.n_layers
+    for part in cut.layers:
+        kv = len(part.kv_heads)
+        layers[part.layer] = (kv, len(part.q_heads) // kv if kv else 0, len(part.ffn))
+    return plan_of(shape, *layers)
+
+
 def cuts(shape: ModelShape) -> st.SearchStrategy[Cut]:
     """Every legal plan, among them layers without attention, without FFN, and dropped ones."""
     one = st.tuples(
@@ -61,3 +72,24 @@ def load_model(folder: Path, **options: Any) -> Any:
         folder, local_files_only=True, **settings
     )
     return model.eval().requires_grad_(False)
+
+
+def load_here(folder: Path) -> Any:
+    """As the automatic classes do, but with the code of this process instead of the folder's."""
+    from floe.tailoring.on_torch import tailored_modeling
+
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    own = {
+        "tailored_llama": tailored_modeling.TailoredLlamaForCausalLM,
+        "tailored_qwen2": tailored_modeling.TailoredQwen2ForCausalLM,
+    }
+    if kind not in own:
+        return load_model(folder, dtype="auto")
+    return own[kind].from_pretrained(folder, dtype="auto", local_files_only=True).eval()
+
+
+def reload_here(folder: Path, texts: Sequence[Sequence[int]]) -> Any:
+    """Log-probabilities of a folder's model, in this process."""
+    from floe.tailoring.on_torch.reload import log_probs_of
+
+    return log_probs_of(load_here(folder), texts)

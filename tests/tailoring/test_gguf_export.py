@@ -11,18 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tailoring_cuts import cut_of, cuts, load_model
+from tailoring_cuts import cut_of, cuts, load_model, plan_of_cut, reload_here
 
 from floe.core import gguf
 from floe.core.errors import BadModel, BadPlan
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.tailoring.gguf_export import export_gguf
+from floe.tailoring.gguf_names import gguf_tensor_name
 from floe.tailoring.logit_check import Run, logit_check
+from floe.tailoring.memory import built_layers
 from floe.tailoring.on_torch.collect import collect
 from floe.tailoring.on_torch.hf_export import export_hf
 from floe.tailoring.on_torch.prune import compensation, mask_model, prune_in_memory
 from floe.tailoring.on_torch.reload import log_probs_of
 from floe.tailoring.plan import ModelShape
+from floe.tailoring.shapes import shape_of_gguf
 from floe.tailoring.tensors import Tensors, cut_tensors, from_gguf, from_hf_folder
 from floe.testing.tiny_layers import TinyLayers
 
@@ -91,6 +94,10 @@ def test_d13_any_legal_cut_is_served_as_the_masked_model(
     target = tmp_path_factory.mktemp("gguf") / "small.gguf"
     done = export(cut_tensors(from_gguf(layered.gguf), cut, compensation=extra), target, layered)
     assert done.architecture == ("llama" if len(set(done.layers)) == 1 else "deci")
+    built = built_layers(plan_of_cut(cut, shape))  # what memory is counted by
+    assert [(b.n_kv_heads * b.q_per_kv, b.n_kv_heads, b.n_ffn) for b in built] == [
+        (s.n_heads, s.n_kv_heads, s.n_ffn) for s in done.layers
+    ]
     check(target, mask_model(model, cut, compensation=extra), layered)
 
 
@@ -121,8 +128,6 @@ UNEVEN = ((0, 1, 32), (1, 2, 0), (2, 1, 64), (0, 1, 0))
 def test_folder_and_original_file_give_the_same_tensors(
     family: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    from test_hf_export import reload_here
-
     names = {"llama": ("model", "shape", "layered"), "qwen2": ("qwen_model", "qwen_shape", "with_biases")}  # noqa: E501  # fmt: skip
     model, shape, base = (request.getfixturevalue(name) for name in names[family])
     cut = cut_of(shape, *UNEVEN)
@@ -206,7 +211,6 @@ def test_d08_bfloat16_folders_are_read(
     shape: ModelShape, layered: TinyLayers, tmp_path: Path
 ) -> None:
     import torch
-    from test_hf_export import reload_here
 
     cut = cut_of(shape, *UNEVEN)
     small = prune_in_memory(load_model(layered.folder, dtype=torch.bfloat16), cut)
@@ -268,7 +272,11 @@ def test_sources_that_cannot_be_read_say_why(layered: TinyLayers, tmp_path: Path
     (tmp_path / "config.json").write_text((layered.folder / "config.json").read_text())
     with pytest.raises(BadModel, match="has no embeddings in safetensors"):
         from_hf_folder(tmp_path)
-    read = from_gguf(layered.gguf, dequantize=lambda raw, kind: raw)
+
+    def unknown(raw: Any, kind: int, shape: tuple[int, ...]) -> Any:
+        raise NotImplementedError(f"no type {kind}")
+
+    read = from_gguf(layered.gguf, dequantize=unknown)
     with pytest.raises(BadModel, match=r"output_norm\.weight cannot be brought to float32"):
         read.load("output_norm.weight")
 
@@ -288,3 +296,49 @@ def test_logit_check_sees_other_tokens_and_values() -> None:
         logit_check(reference, reference, [])
     with pytest.raises(BadModel, match="the forms give"):
         logit_check(reference, lambda t: reference(t)[:, :3], [[1]])
+
+
+def test_the_real_model_cut_from_its_quantized_file(slm_gguf: Path, tmp_path: Path) -> None:
+    """SmolLM2's first four layers, cut unevenly: torch against llama.cpp in F32."""
+    import torch
+    import transformers
+
+    from floe.tailoring.gguf_quant import dequantize
+
+    original = from_gguf(slm_gguf, dequantize=dequantize)
+    whole = shape_of_gguf(gguf.read_header(slm_gguf), base_digest="s" * 64)
+    layers = [(3, 3, 1536), (2, 2, 1088), (0, 1, 512), (1, 3, 96), *[(0, 1, 0)] * 26]
+    cut = cut_of(whole, *layers)
+    done = export_gguf(cut_tensors(original, cut), tmp_path / "small.gguf", metadata_from=slm_gguf)
+    config = transformers.LlamaConfig(
+        hidden_size=576, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=9,
+        num_key_value_heads=3, vocab_size=49152, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0}, head_dim=64,
+    )  # fmt: skip
+    with torch.device("meta"):
+        empty = transformers.LlamaForCausalLM(config)
+    state = {
+        name: torch.from_numpy(halves(original, str(gguf_tensor_name(name))))
+        for name in empty.state_dict()
+        if name != "lm_head.weight"
+    }
+    model = transformers.LlamaForCausalLM._from_config(config)
+    model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    model.eval().requires_grad_(False)
+    masked = mask_model(model, cut)
+    served = Served(done.path)
+    found = logit_check(
+        run_of(masked, served.engine.info.n_vocab), served, PROMPTS, new_tokens=4
+    )  # fmt: skip
+    served.engine.close()
+    assert found.is_ok, found
+
+
+def halves(tensors: Tensors, name: str) -> NDArray[np.float32]:
+    """A tensor with Hugging Face's row order: `interleave` undone."""
+    array = tensors.load(name)
+    if not name.endswith(("attn_q.weight", "attn_k.weight")):
+        return array
+    pairs = array.reshape(-1, tensors.head_width // 2, 2, array.shape[1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(array.shape))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tailoring_cuts import cut_of, cuts, load_model
+from tailoring_cuts import cut_of, cuts, load_here, load_model, reload_here
 
 from floe.core.errors import BadModel, BadPlan
 from floe.tailoring.on_torch.collect import collect
 from floe.tailoring.on_torch.hf_export import CUT_FILE, HfExport, export_hf, layer_sizes
 from floe.tailoring.on_torch.prune import compensation, mask_model, prune, prune_in_memory
-from floe.tailoring.on_torch.reload import Logits, log_probs_of, reload_in_child
-from floe.tailoring.on_torch.tailored_modeling import (
-    TailoredLlamaForCausalLM,
-    TailoredQwen2ForCausalLM,
-)
+from floe.tailoring.on_torch.reload import log_probs_of, reload_in_child
 from floe.tailoring.plan import Cut, ModelShape
 from floe.tailoring.plan_file import read_cut
 from floe.testing.tiny_layers import TinyLayers
 
 UNEVEN = ((2, 2, 96), (0, 1, 64), (1, 2, 0), (2, 1, 96))
 TEXTS = [[5, 40, 120, 9, 77, 200, 31, 8]]
-
-
-def load_here(folder: Path) -> Any:
-    """As the automatic classes do, but with the code of this process instead of the folder's."""
-    kind = json.loads((folder / "config.json").read_text())["model_type"]
-    own = {"tailored_llama": TailoredLlamaForCausalLM, "tailored_qwen2": TailoredQwen2ForCausalLM}
-    if kind not in own:
-        return load_model(folder, dtype="auto")
-    return own[kind].from_pretrained(folder, dtype="auto", local_files_only=True).eval()
-
-
-def reload_here(folder: Path, texts: Sequence[Sequence[int]]) -> Logits:
-    return log_probs_of(load_here(folder), texts)
 
 
 def export(model: Any, target: Path, base: TinyLayers, cut: Cut, **options: Any) -> HfExport:

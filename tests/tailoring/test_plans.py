@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tailoring_cuts import cut_of, cuts, plan_of, random_importance
+from tailoring_cuts import cut_of, cuts, plan_of, plan_of_cut, random_importance
 
 from floe.core import gguf
 from floe.core.errors import BadModel, BadPlan
 from floe.tailoring.base import Budgets
 from floe.tailoring.cut import check_built, check_cut, make_cut, whole_cut
-from floe.tailoring.plan import LayerPlan, ModelShape, Plan
+from floe.tailoring.plan import LayerPlan, ModelShape
 from floe.tailoring.plan_file import PlanFile, read_cut, read_plan, write_cut, write_plan
 from floe.tailoring.rules import Rules, layer_bounds, matches
 from floe.tailoring.shapes import (
@@ -262,13 +262,7 @@ def test_the_most_important_groups_stay() -> None:
 def test_d10_every_cut_has_the_sizes_of_its_plan(data: st.DataObject) -> None:
     cut = data.draw(cuts(TINY))
     check_cut(cut, TINY)
-    layers = [LayerPlan(n_kv_heads=0, q_per_kv=0, n_ffn=0)] * 4
-    for part in cut.layers:
-        kv = len(part.kv_heads)
-        layers[part.layer] = LayerPlan(
-            n_kv_heads=kv, q_per_kv=len(part.q_heads) // kv if kv else 0, n_ffn=len(part.ffn)
-        )
-    check_built(cut, Plan(base_digest=TINY.base_digest, layers=tuple(layers)))
+    check_built(cut, plan_of_cut(cut, TINY))
 
 
 def test_d10_other_sizes_than_the_plan_are_refused() -> None:

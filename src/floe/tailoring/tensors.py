@@ -23,8 +23,8 @@ from floe.tailoring.gguf_names import INTERLEAVED, GgufNames, gguf_tensor_name, 
 from floe.tailoring.plan import Cut
 
 FloatArray = NDArray[np.float32]
-Dequantize = Callable[[NDArray[np.uint8], int], FloatArray]
-"""(raw bytes of a tensor, ggml type id) -> values; `gguf_quant` has one for every type."""
+Dequantize = Callable[[NDArray[np.uint8], int, tuple[int, ...]], FloatArray]
+"""(raw bytes of a tensor, ggml type id, shape) -> values, such as `gguf_quant.dequantize`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def from_gguf(path: Path, *, dequantize: Dequantize | None = None) -> Tensors:
         raw = np.fromfile(path, np.uint8, count=info.n_bytes, offset=info.offset)
         try:
             if dequantize is not None:
-                return np.asarray(dequantize(raw, info.type), np.float32).reshape(info.shape)
+                return np.asarray(dequantize(raw, info.type, info.shape), np.float32)
             return tensor_array(raw.tobytes(), _at_start(info))
         except (ValueError, NotImplementedError) as error:
             raise BadModel(f"{path}: {name} cannot be brought to float32: {error}") from error
