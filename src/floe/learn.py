@@ -320,9 +320,10 @@ def _open(transport: Transport, memory: Memory, parts: ServerParts) -> Opened:
     seed = secrets.randbits(62) if parts.seed is None else seed_of(parts.seed, number, attempt)
     names = [name for name in transport.devices() if name in parts.rules.devices]
     selected = select(names, fraction=parts.fraction, at_least=parts.min_clients, seed=seed)
+    nonce = secrets.token_hex(16) if parts.seed is None else f"{seed:016x}"
     return Opened(
         round_number=number,
-        nonce=secrets.token_hex(16),
+        nonce=nonce,
         selected=selected,
         clusters={name: _cluster_of(name, memory) for name in selected},
         attempt=attempt,

@@ -216,20 +216,20 @@ class FederatedConfig:
 
     `name`: the federation, whose state is FLOE_HOME/federated/NAME. `address`: where the server
     listens and devices find it. Beyond loopback both ends need TLS: `certificate` and
-    `certificate_key` at the server, `root_certificate` at both. With `node_keys`, a folder of public
-    keys (*.pub), the server lets in devices with such a `node_key` alone. `devices` is its file of
-    who may take part, name = "public key" ("" = FLOE_HOME/federated/NAME/devices.toml). `device` is
-    this device's name, `data` its examples (JSONL), in a simulation a folder with one such file for
-    each device. `base`: a Hugging Face folder, "" = model.name.
+    `certificate_key` at the server, `root_certificate` at both. With `node_keys`, a folder of
+    public keys (*.pub), the server lets in devices with such a `node_key` alone. `devices` is its
+    file of who may take part, name = "public key" ("" = FLOE_HOME/federated/NAME/devices.toml).
+    `device` is this device's name, `data` its examples (JSONL), in a simulation a folder with one
+    such file for each device. `base`: a Hugging Face folder, "" = model.name.
 
     A round asks `fraction` of the devices, waits `deadline_s` and stands with `min_clients` good
     updates. `dropout`: in a simulation, how many of those asked fail. `aggregator`: product-mean =
     the exact mean of what adapters do; the others are to compare, the last three are robust against
     up to `byzantine` of the devices; not used where `mode` is another than both. `clusters`: 0 = as
     many as there are tasks, 1 = one adapter for all; one of fewer than `min_members` devices is not
-    made: it would show theirs. `ranks`: what a device may choose from, by memory and `step_limit_ms` (0 = any); `rank` is the
-    published adapter's. An update that moves further than `max_norm` is refused (0 = any).
-    `upload_bits`: 32, or 8 with what rounding lost carried to the next round.
+    made: it would show theirs. `ranks`: what a device may choose from, by memory and
+    `step_limit_ms` (0 = any); `rank` is the published adapter's. An update that moves further than
+    `max_norm` is refused (0 = any). `upload_bits`: 32, or 8 with what rounding lost carried over.
 
     `clip_updates`: a device scales down what moved further (0 = never); no privacy by itself.
     `dp`: example = DP-SGD on the device, central = noise at the server, distributed = its shares on

@@ -9,8 +9,9 @@ from typing import Any
 
 from flwr.clientapp import ClientApp
 
-from floe.core.errors import BadConfig, FloeError
-from floe.federated.rounds import pack_failure
+from floe.core.errors import BadConfig, Busy, FloeError
+from floe.core.sections import FederatedConfig
+from floe.federated.rounds import pack_failure, seed_of, unpack_task
 from floe.flower.messages import bytes_in, reply_with, reply_with_name
 from floe.flower.settings import KEY, AppSettings
 
@@ -19,11 +20,11 @@ def make_app(settings: AppSettings | None = None) -> Any:
     """A ClientApp; its settings from the node's configuration where none are given."""
     app = ClientApp()
 
-    @app.query()
+    @app.query()  # type: ignore[untyped-decorator]
     def hello(message: Any, context: Any) -> Any:
         return reply_with_name(_who(context, settings).federated.device, message)
 
-    @app.train()
+    @app.train()  # type: ignore[untyped-decorator]
     def train(message: Any, context: Any) -> Any:
         return reply_with(answer(bytes_in(message), _who(context, settings)), message)
 
@@ -32,11 +33,14 @@ def make_app(settings: AppSettings | None = None) -> Any:
 
 def answer(data: bytes, settings: AppSettings) -> bytes:
     """What the device of these settings answers to a task's bytes."""
-    from floe.assemble.learning import device_folder, device_parts
+    from floe.assemble.federated import device_folder
+    from floe.assemble.learning import device_parts
     from floe.learn import take_part
 
     fed = settings.federated
     try:
+        if settings.simulated and _drops(data, fed):
+            raise Busy("this device plays one that fails")
         home = Path(settings.home)
         parts = device_parts(
             fed,
@@ -74,6 +78,12 @@ def _who(context: Any, settings: AppSettings | None) -> AppSettings:
     if settings is None:
         return AppSettings.read(Path(str(context.node_config[KEY])))
     return simulated_device(settings, int(context.node_config["partition-id"]))
+
+
+def _drops(data: bytes, fed: FederatedConfig) -> bool:
+    """Whether a simulated device fails in this round; another draw in each."""
+    drawn = seed_of("dropout", fed.seed, fed.device, unpack_task(data).nonce)
+    return drawn / 2**62 < fed.dropout
 
 
 @lru_cache(maxsize=1)

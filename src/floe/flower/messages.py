@@ -53,5 +53,5 @@ def name_in(message: Any) -> str:
 
 
 def _records(data: bytes) -> Any:
-    array = Array(dtype="uint8", shape=[len(data)], stype=BYTES, data=data)
+    array = Array(dtype="uint8", shape=(len(data),), stype=BYTES, data=data)
     return RecordDict({BYTES: ArrayRecord({BYTES: array})})

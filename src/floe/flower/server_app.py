@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.serverapp import ServerApp
 
+from floe.assemble.federated import devices_file, server_base, server_folder, server_parts
 from floe.core.errors import FloeError
 from floe.core.files import atomic_write
 from floe.federated.identity import read_devices
@@ -23,7 +24,7 @@ def make_app(settings: AppSettings | None = None, tell: Tell = lambda _report: N
     """A ServerApp; its settings from the run's configuration where none are given."""
     app = ServerApp()
 
-    @app.main()
+    @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Any, context: Any) -> None:
         told = settings or AppSettings.read(Path(str(context.run_config[KEY])))
         hold(grid, told, tell)
@@ -33,8 +34,6 @@ def make_app(settings: AppSettings | None = None, tell: Tell = lambda _report: N
 
 def hold(grid: Any, settings: AppSettings, tell: Tell) -> None:
     """Hold the rounds that are left, and write how it ended; no such file means killed."""
-    from floe.assemble.learning import server_folder
-
     folder = server_folder(settings.federated, home=Path(settings.home))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / OUTCOME).unlink(missing_ok=True)
@@ -50,8 +49,6 @@ def hold(grid: Any, settings: AppSettings, tell: Tell) -> None:
 
 
 def _hold(grid: Any, settings: AppSettings, tell: Tell, folder: Path) -> None:
-    from floe.assemble.learning import devices_file, server_base, server_parts
-
     fed, home = settings.federated, Path(settings.home)
     digest, shapes = server_base(fed, settings.model, home=home)
     devices = read_devices(devices_file(fed, home=home))

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from floe.assemble.learning import (
+from floe.assemble.federated import (
     device_folder,
     device_key,
     devices_file,
@@ -57,7 +57,7 @@ def _register(settings: AppSettings, devices: list[AppSettings]) -> None:
 def _inline(settings: AppSettings, devices: list[AppSettings], tell: Tell) -> None:
     fed, home = settings.federated, Path(settings.home)
     answers = {d.federated.device: partial(_answer, d) for d in devices}
-    transport = InlineTransport(answers, dropout=fed.dropout, seed=fed.seed)
+    transport = InlineTransport(answers)
     digest, shapes = server_base(fed, settings.model, home=home)
     folder = server_folder(fed, home=home)
     parts = server_parts(

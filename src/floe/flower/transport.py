@@ -42,7 +42,7 @@ class GridTransport:
         enough = False
         while True:
             self._greet()
-            names = sorted(n for n, node in self._node_of.items() if node in self._lives)
+            names = sorted(self._there())
             if len(names) >= self._least and not enough:
                 enough, until_s = True, min(until_s, time.monotonic() + self._gather_s)
             if len(names) >= self._all_of or time.monotonic() >= until_s:
@@ -52,27 +52,31 @@ class GridTransport:
     def exchange(self, tasks: Mapping[str, bytes], *, deadline_s: float) -> Iterator[Arrival]:
         """Answers as they come; whoever is silent at the deadline is reported as that."""
         until_s = time.monotonic() + deadline_s
-        asked = self._ask(tasks, deadline_s)
-        open_names = set(tasks)
-        for name in open_names - set(asked.values()):
-            yield Arrival(client=name, error="not_there")
-        open_names &= set(asked.values())
-        greet_s = time.monotonic() + GREET_S
-        while open_names and time.monotonic() < until_s:
+        asked: dict[str, str] = {}
+        waiting, unasked, greet_s = set(tasks), set(tasks), 0.0
+        while waiting and time.monotonic() < until_s:
+            if time.monotonic() >= greet_s:  # also for who comes late, or comes back
+                heard = self._greet()
+                ready = (unasked & self._there()) | (heard & waiting)
+                left_s = until_s - time.monotonic()
+                sent = self._ask({n: tasks[n] for n in sorted(ready)}, left_s)
+                asked |= sent
+                unasked -= set(sent.values())
+                greet_s = time.monotonic() + GREET_S
             for reply in self._pull([*asked, *self._late]):
                 message = reply.metadata.reply_to_message_id
                 name = asked.pop(message, "") or self._late.pop(message, "")
-                open_names.discard(name)
+                waiting.discard(name)
                 yield _arrival(name, reply)
-            if time.monotonic() >= greet_s:
-                back = {name: tasks[name] for name in self._greet() & open_names}
-                asked |= self._ask(back, until_s - time.monotonic())
-                greet_s = time.monotonic() + GREET_S
-            if open_names:
+            if waiting:
                 time.sleep(POLL_S)
-        for name in sorted(open_names):
-            yield Arrival(client=name, error="deadline")
+        for name in sorted(waiting):
+            yield Arrival(client=name, error="not_there" if name in unasked else "deadline")
         self._late = dict([*self._late.items(), *asked.items()][-LATE:])
+
+    def _there(self) -> set[str]:
+        """The names of the nodes that are there."""
+        return {n for n, node in self._node_of.items() if node in self._lives}
 
     def _ask(self, tasks: Mapping[str, bytes], ttl_s: float) -> dict[str, str]:
         """Message id -> name of those whose question is on its way."""
