@@ -3,6 +3,8 @@
 Similarity is that of products B A (of the change against the common start), never of raw A or B:
 devices that began with one A share it for ever, whatever they learn. Grouping is agglomerative
 with average linkage on 1 - similarity; the number of groups has the best silhouette unless given.
+Devices of one task that learned it more or less well have faint groups too: those count only if
+the similarities are not the products of one number per device.
 
 Legend: N clients, K clusters.
 """
@@ -17,13 +19,14 @@ import numpy as np
 
 from floe.core.errors import BadConfig, BadRound, Missing
 from floe.federated.products import Doubles
-from floe.federated.silhouette import Labels, silhouette
+from floe.federated.silhouette import Labels, beyond_one_task, silhouette
 from floe.federated.similarity import similarity
 from floe.federated.update import AdapterState
 
-_APART = 0.05  # the least silhouette that counts as groups at all
-_ONE_TASK = 0.5  # with a mean similarity above it and no clear groups, all are one group
-
+CLEAR = 0.25  # a silhouette from which groups are taken as they are
+FAINT = 0.05  # one from which they are taken if one task cannot explain the similarities
+UNEXPLAINED = 0.15  # the share of similarity that one task must leave unexplained for that
+_ONE_TASK = 0.5  # two devices have no silhouette: at this similarity they share a task
 _SAME_TASK = 0.3  # similarity from which a group takes on the id of a published adapter
 
 
@@ -176,11 +179,10 @@ def _labels(similar_NN: Doubles, n_clusters: int | None, at_most: int) -> tuple[
     tries = [_cut_tree(distances_NN, k) for k in range(2, min(at_most, n - 1) + 1)]
     scored = [(silhouette(distances_NN, labels), labels) for labels in tries]
     width, labels = max(scored, key=lambda pair: pair[0], default=(0.0, one))
-    if width >= _APART:
+    if width >= CLEAR or (width >= FAINT and beyond_one_task(similar_NN) >= UNEXPLAINED):
         return labels, width
-    pairs = similar_NN[np.triu_indices(n, 1)]
-    if n < 3 and pairs.size and pairs.mean() < _ONE_TASK:
-        return np.arange(n, dtype=np.int64), 0.0  # two clients have no silhouette to go by
+    if n == 2 and similar_NN[0, 1] < _ONE_TASK:
+        return np.arange(2, dtype=np.int64), 0.0
     return one, 0.0
 
 

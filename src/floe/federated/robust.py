@@ -72,12 +72,15 @@ def refuse_above(diagnosis: Diagnosis, *, max_hostile: int) -> None:
 def multi_krum(gram_NN: Doubles, *, max_hostile: int) -> tuple[int, ...]:
     """The N - max_hostile updates nearest to their own nearest neighbours, in order.
 
-    Each is scored by its summed squared distance to its N - max_hostile - 2 nearest.
+    Each is scored by its summed squared distance to its N - max_hostile - 2 nearest. With none
+    hostile that is all of them.
 
     Raises:
         BadRound: fewer than 2 * max_hostile + 3 updates.
     """
     n = len(gram_NN)
+    if max_hostile == 0:
+        return tuple(range(n))
     if n < 2 * max_hostile + 3:
         raise BadRound(
             f"multi-Krum bears {max_hostile} hostile updates among {2 * max_hostile + 3} or more; "

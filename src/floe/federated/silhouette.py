@@ -1,4 +1,4 @@
-"""How well groups are apart.
+"""How well groups are apart, and whether there is anything to group.
 
 Legend: N clients, K groups.
 """
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from floe.federated.products import Doubles
 
 Labels = NDArray[np.int64]
+_STEPS = 50
 
 
 def silhouette(distances_NN: Doubles, labels_N: Labels) -> float:
@@ -34,3 +35,25 @@ def silhouette(distances_NN: Doubles, labels_N: Labels) -> float:
         0.0,
     )
     return float(widths_N.mean())
+
+
+def beyond_one_task(similar_NN: Doubles) -> float:
+    """The share of the similarities, in [0, 1], that one task does not explain.
+
+    Devices that learn one task, each with a share of noise, are similar by the product of how
+    well each learned it: the similarities off the diagonal have one factor. Of those, the norm of
+    what one factor leaves over the norm of all.
+    """
+    n = len(similar_NN)
+    off_NN = ~np.eye(n, dtype=bool)
+    whole = float(np.linalg.norm(similar_NN[off_NN]))
+    if n < 3 or whole == 0.0:
+        return 0.0
+    work_NN = similar_NN.copy()
+    factor_N = np.full(n, np.sqrt(max(float(similar_NN[off_NN].mean()), 0.0)))
+    for _ in range(_STEPS):
+        np.fill_diagonal(work_NN, factor_N**2)
+        values, vectors_NN = np.linalg.eigh(work_NN)
+        factor_N = np.abs(np.sqrt(max(float(values[-1]), 0.0)) * vectors_NN[:, -1])
+    left_NN = similar_NN - np.outer(factor_N, factor_N)
+    return min(1.0, float(np.linalg.norm(left_NN[off_NN])) / whole)

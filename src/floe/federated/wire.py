@@ -197,7 +197,7 @@ def _unframed(view: memoryview) -> tuple[bytes, memoryview]:
 def _values(places: Places, payload: memoryview, bits: int) -> FloatArray:
     """The block of floats in a payload that is as long as the modules say."""
     for _, rank, n_outputs, n_inputs in places:
-        if min(rank, n_outputs, n_inputs) < 1 or rank > max(n_outputs, n_inputs):
+        if min(rank, n_outputs, n_inputs) < 1 or rank > n_outputs + n_inputs:
             raise ValueError("a rank or a side of a layer is out of range")
     if bits not in (32, 8) or payload_bytes(places, bits=bits) != len(payload):
         raise ValueError("the payload is not as long as the modules say")

@@ -32,7 +32,7 @@ class FactorMean:
     def add(self, update: Update, *, weight: float) -> None:
         """Take one update in; one of another rank is refused as "rank". See `base.Aggregator`."""
         self._layout.check(update, weight=weight)
-        self._check_ranks(update)
+        self._check_fit(update)
         self._layout.take(update, weight=weight)
         state, share = update.state, np.float32(weight)
         if not self._parts:
@@ -61,7 +61,7 @@ class FactorMean:
         part = self._parts[name]
         return Factors(a_RI=part.a_RI * share, b_OR=part.b_OR * share)
 
-    def _check_ranks(self, update: Update) -> None:
+    def _check_fit(self, update: Update) -> None:
         if places_of(update.state) == self._places:
             return
         for name, factors in update.state.modules.items():

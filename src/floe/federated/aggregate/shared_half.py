@@ -29,24 +29,26 @@ class SharedHalf(FactorMean):
 
     def add(self, update: Update, *, weight: float) -> None:
         """Take one update in; one with another shared half is refused as "not_shared"."""
-        for name, factors in update.state.modules.items():
-            known = self._shared.get(name)
-            if known is not None and not np.array_equal(known, self._half(factors)):
+        super().add(update, weight=weight)
+        if not self._shared:
+            self._shared = {n: self._half(f).copy() for n, f in update.state.modules.items()}
+
+    def _check_fit(self, update: Update) -> None:
+        super()._check_fit(update)
+        for name, shared in self._shared.items():
+            if not np.array_equal(shared, self._half(update.state.modules[name])):
                 raise BadUpdate(
                     f"client {update.client!r}, module {name!r}: its "
                     f"{'A' if self._trained == 'b' else 'B'} is not the one this round shares; "
                     "train with that half frozen",
                     reason="not_shared",
                 )
-        super().add(update, weight=weight)
-        if not self._shared:
-            self._shared = {n: self._half(f).copy() for n, f in update.state.modules.items()}
 
     def _mean(self, name: str) -> Factors:
         mean = super()._mean(name)
         if self._trained == "b":
-            return Factors(a_RI=self._shared[name], b_OR=mean.b_OR)
-        return Factors(a_RI=mean.a_RI, b_OR=self._shared[name])
+            return Factors(a_RI=self._shared[name].copy(), b_OR=mean.b_OR)
+        return Factors(a_RI=mean.a_RI, b_OR=self._shared[name].copy())
 
     def _half(self, factors: Factors) -> FloatArray:
         return factors.a_RI if self._trained == "b" else factors.b_OR
