@@ -239,7 +239,7 @@ class TestIds:
 
     def test_an_id_is_never_used_again(self):
         first = group(devices([0, 0, 1, 1]))
-        second = group({k: v for k, v in devices([0, 0, 0, 0]).items()}, previous=first)
+        second = group(devices([0, 0, 0, 0]), previous=first)
         third = group(devices([0, 0, 2, 2], seed=2), previous=second)
         assert {c.id for c in second.clusters} == {"c0"}
         assert {c.id for c in third.clusters} == {"c0", "c2"}

@@ -62,7 +62,7 @@ def test_c02_a_mean_of_no_data_is_none():
 
 
 def test_a_rule_that_is_none_is_refused():
-    with pytest.raises(BadConfig, match='no staleness weight named .*did you mean "polynomial"'):
+    with pytest.raises(BadConfig, match=r'no staleness weight named .*did you mean "polynomial"'):
         Staleness(kind="polynom")
     with pytest.raises(BadConfig, match="known: constant, polynomial, hinge"):
         Staleness(kind="zzz")

@@ -114,7 +114,7 @@ def test_a_frame_cut_short_or_grown_is_corrupt(cut):
     data = wire.encode(an_update())
     assert reason_of(data[:cut]) == "corrupt"
     assert reason_of(data + b"x") == "corrupt"
-    with pytest.raises(BadUpdate, match="damaged on its way: .*; send it again"):
+    with pytest.raises(BadUpdate, match=r"damaged on its way: .*; send it again"):
         wire.decode(data[:-1])
 
 
