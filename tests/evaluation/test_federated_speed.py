@@ -38,6 +38,6 @@ def test_both_sides_are_measured_on_the_same_bytes_and_memory_does_not_grow(monk
 
 def test_a_measured_process_that_fails_says_why(tmp_path):
     with pytest.raises(
-        FloeError, match=r"(?s)federated_speed_worker failed: .*no aggregator named"
+        FloeError, match=r"(?s)speed_worker failed: .*no aggregator named"
     ):
         federated_speed._ours(tmp_path, 1, "nothing")

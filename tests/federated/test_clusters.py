@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floe.core.errors import BadConfig, BadRound
-from floe.federated.clusters import Clustering, group, match, stable_ids
+from floe.federated.clusters import Clustering, group, group_similar, match, stable_ids
 from floe.federated.products import principal_angles, state_difference, state_scaled
 from floe.federated.silhouette import beyond_one_task, silhouette
 from floe.federated.similarity import similarity
+from floe.federated.sketches import Sketcher, sketch_similarity
 from floe.federated.update import AdapterState, Factors
 
 pytest.importorskip("scipy", reason="grouping needs scipy, of the extra `fed`")
@@ -267,8 +268,8 @@ class TestIds:
 
     def test_a_grouping_can_be_written_down_and_read_again(self):
         first = group(devices([0, 0, 1, 1]))
-        text = json.dumps(asdict(first))
-        assert json.loads(text)["next_id"] == 2
+        again = Clustering.from_json(json.loads(json.dumps(first.as_json())))
+        assert again == first and again.cluster_of("d03") == first.cluster_of("d03")
 
 
 def test_a_new_device_is_matched_by_its_update_alone():
@@ -281,6 +282,39 @@ def test_a_new_device_is_matched_by_its_update_alone():
     assert found.similarity == found.similarities["c1"] > 0.5 > found.similarities["c0"]
     with pytest.raises(BadRound, match="no clusters yet"):
         match(new, {})
+
+
+class TestSketches:
+    shapes: ClassVar = {f"m{i}": (24, 32) for i in range(40)}
+
+    def test_cosines_are_kept(self):
+        rng = np.random.default_rng(0)
+        common, start = state(rng, 2, self.shapes), state_scaled(state(rng, 3, self.shapes), 5.0)
+        own = [state(rng, 2 + i % 2, self.shapes) for i in range(6)]
+        states = [joined(start, common, one) for one in own[:4]] + [
+            joined(start, one) for one in own[4:]
+        ]
+        sketcher = Sketcher()
+        found = sketch_similarity([sketcher.of(s) for s in states], sketcher.of(start))
+        np.testing.assert_allclose(found, similarity(states, start=start), atol=0.1)
+
+    def test_a_sketch_is_linear_and_blind_to_the_basis(self):
+        rng = np.random.default_rng(1)
+        one, other = state(rng, 2, self.shapes), state(rng, 3, self.shapes)
+        sketcher = Sketcher(side=4)
+        both = sketcher.of(one) + sketcher.of(other)
+        np.testing.assert_allclose(sketcher.of(joined(one, other)), both, atol=1e-4)
+        assert len(both) == 40 * 16
+        assert np.array_equal(Sketcher(side=4).of(one), sketcher.of(one))
+        assert not np.allclose(Sketcher(side=4, seed=1).of(one), sketcher.of(one))
+
+    def test_groups_from_sketches_are_those_from_adapters(self):
+        states = devices(TASKS)
+        sketcher = Sketcher(side=24)
+        names = sorted(states)
+        similar = sketch_similarity([sketcher.of(states[c]) for c in names])
+        found = group_similar(names, similar)
+        assert adjusted_rand(labels(found, states), TASKS) == 1.0
 
 
 def test_products_and_not_scales_decide():

@@ -12,7 +12,7 @@ Legend: N clients, K clusters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,29 @@ class Clustering:
         here = (c.id for c in self.clusters if client in c.members)
         return next(here, self.absent.get(client, ""))
 
+    def as_json(self) -> dict[str, Any]:
+        """The grouping as plain values, for a state file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Clustering:
+        """What `as_json` gave, read again.
+
+        Raises:
+            KeyError, TypeError: it is no grouping.
+        """
+        clusters = tuple(
+            Cluster(id=c["id"], members=tuple(c["members"]), cohesion=c["cohesion"])
+            for c in data["clusters"]
+        )
+        return cls(
+            clusters=clusters,
+            silhouette=data["silhouette"],
+            memberships=data["memberships"],
+            absent=data["absent"],
+            next_id=data["next_id"],
+        )
+
     def all_members(self) -> dict[str, set[str]]:
         """The clients of each cluster, present and absent, by id."""
         out = {c.id: set(c.members) for c in self.clusters}
@@ -97,21 +120,44 @@ def group(
     Raises:
         BadRound: no adapters. BadConfig: a number of clusters that cannot be, or no such kind.
     """
-    if not states:
-        raise BadRound("no update was taken in, so there is nothing to group")
-    if n_clusters is not None and not 1 <= n_clusters <= len(states):
-        raise BadConfig(
-            f"{len(states)} clients cannot form {n_clusters} clusters", param="n_clusters"
-        )
     clients, old = sorted(states), sorted(published or {})
     known = [states[c] for c in clients] + [(published or {})[i] for i in old]
     similar = similarity(known, start=start, kind=kind)
     n = len(clients)
-    labels_N, width = _labels(similar[:n, :n], n_clusters, at_most)
-    near = {i: similar[:n, n + k] for k, i in enumerate(old)}
+    return group_similar(
+        clients, similar[:n, :n], n_clusters=n_clusters, previous=previous,
+        near={i: similar[:n, n + k] for k, i in enumerate(old)}, temperature=temperature,
+        at_most=at_most,
+    )  # fmt: skip
+
+
+def group_similar(
+    clients: Sequence[str],
+    similar_NN: Doubles,
+    *,
+    n_clusters: int | None = None,
+    previous: Clustering | None = None,
+    near: Mapping[str, Doubles] | None = None,
+    temperature: float = 0.1,
+    at_most: int = 16,
+) -> Clustering:
+    """`group` from similarities at hand, such as those of sketches; clients in order of name.
+
+    `near` are the clients' similarities to what was published, by cluster id.
+
+    Raises:
+        BadRound: no clients. BadConfig: as `group`.
+    """
+    if not clients:
+        raise BadRound("no update was taken in, so there is nothing to group")
+    if n_clusters is not None and not 1 <= n_clusters <= len(clients):
+        raise BadConfig(
+            f"{len(clients)} clients cannot form {n_clusters} clusters", param="n_clusters"
+        )
+    labels_N, width = _labels(similar_NN, n_clusters, at_most)
     ids, next_id = stable_ids(clients, labels_N, previous, near)
     return _described(
-        clients, similar[:n, :n], labels_N, ids, width, temperature,
+        clients, similar_NN, labels_N, ids, width, temperature,
         absent=_absent(previous, clients), next_id=next_id,
     )  # fmt: skip
 
