@@ -19,6 +19,7 @@ from floe.core.errors import NotFound
 from floe.core.sections import ModelConfig
 from floe.evaluation import decode, mixed
 from floe.evaluation.cache_bench import cache_benchmark
+from floe.evaluation.federated_bench import federated_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark
 from floe.evaluation.machine import commit, load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
@@ -165,5 +166,9 @@ BENCHMARKS = {
     "power": Benchmark(
         summary="modelled joules under latency goals on five boards, beside governors and rules",
         run=power_benchmark,
+    ),
+    "federated": Benchmark(
+        summary="adapters learned together: exactness, speed, clusters, privacy, faults",
+        run=federated_benchmark,
     ),
 }

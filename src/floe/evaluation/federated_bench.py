@@ -26,7 +26,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part: `function(full, say)` of `module` gives flat figures; `extra` is what to install."""
+    """One part: `function(full, say)` of `module` gives flat figures; `extra` brings its packages."""
 
     name: str
     module: str
@@ -56,9 +56,7 @@ def federated_benchmark(full: bool, say: Say) -> Figures:
     return {**figures, **derived(figures)}
 
 
-def collect(
-    parts: tuple[Part, ...], *, full: bool, say: Say, path: Path | None = None
-) -> Figures:
+def collect(parts: tuple[Part, ...], *, full: bool, say: Say, path: Path | None = None) -> Figures:
     """The figures of all parts in one object; those that `path` holds are not measured again.
 
     Raises as `federated_benchmark`.

@@ -13,6 +13,7 @@ from floe.core.files import atomic_write, safe_name
 from floe.evaluation import (
     cache_page,
     decode_page,
+    federated_page,
     fusion_page,
     paging_page,
     power_page,
@@ -40,6 +41,9 @@ PAGES: Mapping[str, Page] = {
     "routing": Page(goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS),
     "paging": Page(goals=paging_page.GOALS, charts=paging_page.CHARTS),
     "power": Page(goals=power_page.GOALS, charts=power_page.CHARTS, plots=power_page.PLOTS),
+    "federated": Page(
+        goals=federated_page.GOALS, charts=federated_page.CHARTS, plots=federated_page.PLOTS
+    ),
 }
 
 
