@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from floe.engine.load_child import COMMAND, main
 from floe.assemble.tailoring import check_in_child
 from floe.core import gguf
 from floe.core.errors import BadModel, BadPlan
+from floe.engine.load_child import COMMAND, main
 from floe.tailoring.child_load import try_load
 from floe.tailoring.plan import LayerPlan, ModelShape
 from floe.tailoring.probes import write_probe
@@ -79,7 +79,7 @@ def test_a_file_that_aborts_takes_the_child_alone(aborting: Path) -> None:
 
 
 def test_the_engine_refuses_it_before(aborting: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadModel, match="cannot be used: .*5 query heads do not divide over 3 kv"):
+    with pytest.raises(BadModel, match=r"cannot be used: .*5 query heads do not divide over 3 kv"):
         check_in_child(aborting)
     assert main(aborting) == BadModel.exit_code
     assert "do not divide" in capfd.readouterr().out
@@ -87,7 +87,7 @@ def test_the_engine_refuses_it_before(aborting: Path, capfd: pytest.CaptureFixtu
 
 def test_a_child_that_does_not_end(probe: Path) -> None:
     command = (sys.executable, "-c", "import signal; signal.pause()")
-    with pytest.raises(BadModel, match="was not loaded within 0.2 s in a process of its own"):
+    with pytest.raises(BadModel, match=r"was not loaded within 0\.2 s in a process of its own"):
         try_load(probe, command=command, timeout_s=0.2)
 
 
