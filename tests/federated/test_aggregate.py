@@ -24,6 +24,7 @@ from floe.federated import wire
 from floe.federated.aggregate.alternating import Alternating, half_of
 from floe.federated.aggregate.choose import AGGREGATORS, DEFAULT, make_aggregator
 from floe.federated.aggregate.factor_mean import FactorMean
+from floe.federated.aggregate.layout import all_finite
 from floe.federated.aggregate.product_mean import ProductMean
 from floe.federated.aggregate.rank_partition import RankPartition
 from floe.federated.aggregate.zero_padded import ZeroPadded
@@ -383,3 +384,23 @@ def test_c20_one_name_chooses_and_a_wrong_one_gets_a_hint():
         make_aggregator("xyz")
     with pytest.raises(BadConfig, match="max_hostile must be 0 or more, not -1"):
         make_aggregator("multi-krum", max_hostile=-1)
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_modules_may_come_in_any_order(name):
+    states = alike(7)
+    turned = [
+        AdapterState(base_digest="base", modules=dict(reversed(s.modules.items()))) if i % 2 else s
+        for i, s in enumerate(states)
+    ]
+    sent = [wire.decode(wire.encode(update(s))).state for s in turned]
+    wanted = flat_state(closed(make_aggregator(name), states, [1.0] * 7).state)
+    for other in (turned, sent):
+        found = flat_state(closed(make_aggregator(name), other, [1.0] * 7).state)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_large_numbers_are_numbers():
+    (one,) = alike(1)
+    one.modules["k"].b_OR[0, 0] = 1e30  # its square overflows float32
+    assert all_finite(one) and all_finite(wire.decode(wire.encode(update(one))).state)

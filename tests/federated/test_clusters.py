@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from array_cases import flat_state, product, state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floe.core.errors import BadConfig, BadRound
+from floe.core.errors import BadConfig, BadRound, Missing
 from floe.federated.clusters import Clustering, group, group_similar, match, stable_ids
 from floe.federated.products import principal_angles, state_difference, state_scaled
 from floe.federated.silhouette import beyond_one_task, silhouette
@@ -324,3 +325,11 @@ def test_products_and_not_scales_decide():
     assert np.linalg.norm(product(states["d00"].modules["q"])) > 50
     found = group(states)
     assert adjusted_rand(labels(found, states), [0, 0, 0, 1, 1, 1]) == 1.0
+
+
+@pytest.mark.parametrize("module", ["scipy.cluster", "scipy.optimize"])
+def test_without_scipy_it_says_what_to_install(monkeypatch, module):
+    first = group(devices([0, 0, 1, 1]))
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(Missing, match=r'needs scipy: pip install "floe\[fed\]"'):
+        group(devices([0, 0, 1, 1]), previous=first)
