@@ -15,6 +15,9 @@ from floe.cli.common import say
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark; 'list' shows them.")],
     full: Annotated[bool, typer.Option("--full", help="The long form.")] = False,
+    breakdown: Annotated[
+        bool, typer.Option("--breakdown", help="The parts, of latency; it shows them anyway.")
+    ] = False,
     json_to: Annotated[
         str | None, typer.Option("--json", help="Write a flat JSON object to FILE or - (stdout).")
     ] = None,
@@ -26,6 +29,7 @@ def bench(
 
     Example: floe bench decode --json -
     """
+    from floe.core.errors import BadRequest
     from floe.evaluation.bench import BENCHMARKS, run_benchmark
     from floe.evaluation.report import print_figures, write_page
 
@@ -33,6 +37,8 @@ def bench(
         for known, benchmark in BENCHMARKS.items():
             print(f"{known:<12} {benchmark.summary}")
         return
+    if breakdown and name != "latency":
+        raise BadRequest("--breakdown is for: floe bench latency", param="breakdown")
     figures = run_benchmark(name, full=full, say=say)
     if name == "fusion":
         say("every fault at every token, for every client")

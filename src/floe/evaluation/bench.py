@@ -21,6 +21,7 @@ from floe.evaluation import decode, mixed
 from floe.evaluation.cache_bench import cache_benchmark
 from floe.evaluation.federated_bench import federated_benchmark
 from floe.evaluation.fusion_bench import fusion_benchmark
+from floe.evaluation.latency_bench import latency_benchmark
 from floe.evaluation.machine import commit, load_average, machine, today, versions
 from floe.evaluation.paging_bench import paging_benchmark
 from floe.evaluation.power_bench import power_benchmark
@@ -162,6 +163,10 @@ BENCHMARKS = {
     "paging": Benchmark(
         summary="first tokens of a live server with 64 adapters and room for 8, beside LRU",
         run=paging_benchmark,
+    ),
+    "latency": Benchmark(
+        summary="where a token's and a prompt's time goes: attention, FFN, head, sampling, cache",
+        run=latency_benchmark,
     ),
     "power": Benchmark(
         summary="modelled joules under latency goals on five boards, beside governors and rules",

@@ -15,6 +15,7 @@ from floe.evaluation import (
     decode_page,
     federated_page,
     fusion_page,
+    latency_page,
     paging_page,
     power_page,
     privacy_page,
@@ -40,6 +41,7 @@ PAGES: Mapping[str, Page] = {
     "cache": Page(goals=cache_page.GOALS, charts=cache_page.CHARTS, plots=cache_page.PLOTS),
     "routing": Page(goals=routing_page.GOALS, charts=routing_page.CHARTS, plots=routing_page.PLOTS),
     "paging": Page(goals=paging_page.GOALS, charts=paging_page.CHARTS),
+    "latency": Page(charts=latency_page.CHARTS),
     "power": Page(goals=power_page.GOALS, charts=power_page.CHARTS, plots=power_page.PLOTS),
     "federated": Page(
         goals=federated_page.GOALS, charts=federated_page.CHARTS, plots=federated_page.PLOTS
