@@ -207,6 +207,16 @@ def test_tokenizer_padding_and_template_survive(
     assert done.facts.tied_embeddings
 
 
+def test_further_metadata_is_written(
+    shape: ModelShape, layered: TinyLayers, tmp_path: Path
+) -> None:
+    small = cut_tensors(from_gguf(layered.gguf), cut_of(shape, *UNEVEN))
+    extra = {"general.name": "tiny-for-my-board", "floe.base": shape.base_digest}
+    done = export(small, tmp_path / "small.gguf", layered, extra=extra)
+    metadata = gguf.read_header(done.path).metadata
+    assert {key: metadata[key] for key in extra} == extra
+
+
 def test_d08_bfloat16_folders_are_read(
     shape: ModelShape, layered: TinyLayers, tmp_path: Path
 ) -> None:

@@ -74,6 +74,17 @@ def test_the_original_stays_as_it_is(model: Any, shape: ModelShape) -> None:
     assert model.config.num_hidden_layers == 4
 
 
+def test_hooks_of_the_smaller_model_are_its_own(model: Any, shape: ModelShape) -> None:
+    small = prune_in_memory(model, whole_cut(shape))
+    seen: list[int] = []
+    for module in (small, small.model, layers_of(small)[1], layers_of(small)[1].mlp):
+        module.register_forward_hook(lambda *_: seen.append(1))
+    logits(model)
+    assert seen == []
+    logits(small)
+    assert len(seen) == 4
+
+
 def test_pruned_may_be_trained_alone(model: Any, shape: ModelShape) -> None:
     before = logits(model)
     small = prune(model, cut_of(shape, (2, 2, 96), (1, 2, 32), (2, 1, 64), (2, 2, 96)))

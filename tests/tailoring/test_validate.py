@@ -135,7 +135,7 @@ REFUSED: Mapping[str, tuple[Change, str]] = {
         entry("tokenizer.ggml.tokens", ["a", "b"]), "has 2 tokens for 273 rows of embeddings"
     ),
     "an architecture unknown": (
-        entry("general.architecture", "rwkv"), "has architecture 'rwkv'; llama, qwen2, deci can"
+        entry("general.architecture", "rwkv"), "has architecture 'rwkv'; llama, qwen2, qwen3"
     ),
 }  # fmt: skip
 
@@ -173,6 +173,22 @@ def test_whole_models_are_valid(
     assert validate_gguf(with_biases.gguf).architecture == "qwen2"
     assert len(validate_gguf(slm_gguf).layers) == 30
     assert validate_gguf(cloud_gguf).kv_values == (256,) * 24
+
+
+def test_a_qwen3_has_norms_of_queries_and_keys(layered: TinyLayers, tmp_path: Path) -> None:
+    def to_qwen3(metadata: dict[str, Any], found: Tensors) -> None:
+        for key in [key for key in metadata if key.startswith("llama.")]:
+            metadata[key.replace("llama.", "qwen3.")] = metadata.pop(key)
+        metadata["general.architecture"] = "qwen3"
+        for i in range(4):
+            for name in ("q", "k"):
+                found[f"blk.{i}.attn_{name}_norm.weight"] = np.ones(16, np.float32)
+
+    path = rewritten(layered.gguf, tmp_path / "good.gguf", to_qwen3)
+    assert validate_gguf(path).architecture == "qwen3"
+    bad = rewritten(path, tmp_path / "bad.gguf", tensors(blk__3__attn_k_norm__weight=None))
+    with pytest.raises(BadModel, match=r"lacks the tensor blk\.3\.attn_k_norm\.weight"):
+        validate_gguf(bad)
 
 
 def test_rows_that_blocks_do_not_fill_are_refused(pruned: Path, tmp_path: Path) -> None:

@@ -40,11 +40,17 @@ class GgufExport:
 
 
 def export_gguf(
-    tensors: Tensors, target: Path, *, metadata_from: Path, dtype: str = "F32"
+    tensors: Tensors,
+    target: Path,
+    *,
+    metadata_from: Path,
+    dtype: str = "F32",
+    extra: Mapping[str, str | int | float] | None = None,
 ) -> GgufExport:
     """Write `tensors` (cut already) with tokenizer and metadata of the original GGUF.
 
-    Matrices are of `dtype`, vectors F32. The file is validated before it gets its name.
+    Matrices are of `dtype`, vectors F32; `extra` is further metadata, such as `general.name`. The
+    file is validated before it gets its name.
 
     Raises:
         BadPlan: the target exists, or another dtype.
@@ -64,6 +70,7 @@ def export_gguf(
         gguf.raw_values(metadata_from, header), header, architecture, sizes, tensors.head_width
     )
     metadata["general.file_type"] = np.uint32(_FILE_TYPE[dtype])
+    metadata |= extra or {}
     raw = {name: _raw(ready, name, dtype) for name in _ordered(ready)}
     raw |= _extra_tensors(header, metadata_from, ready)
     work = target.with_name(f".{target.name}.part")

@@ -16,7 +16,7 @@ import numpy as np
 from floe.core.errors import BadModel
 from floe.core.gguf import GgufHeader, read_header
 
-ARCHITECTURES = ("llama", "qwen2", "deci")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "deci")
 PER_LAYER = ("deci",)
 """Architectures that llama.cpp builds with sizes of each layer; the others take layer 0's."""
 
@@ -163,6 +163,8 @@ class _Check:
         wanted: dict[str, tuple[int, ...]] = {"output_norm.weight": (width,)}
         for i, size in enumerate(layers):
             wanted |= {f"blk.{i}.{k}": s for k, s in _layer_shapes(size, width, head).items()}
+            if self._arch == "qwen3":
+                wanted |= {f"blk.{i}.attn_{k}_norm.weight": (head,) for k in "qk"}
         found = self._header.tensors
         embedding = found.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2 or embedding.shape[1] != width:

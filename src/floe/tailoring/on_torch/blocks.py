@@ -44,10 +44,14 @@ def shape_of(model: Model, *, base_digest: str) -> ModelShape:
 
 
 def shell(module: Module) -> Module:
-    """A copy of a module that shares all parameters and children but can be given others."""
+    """A copy of a module that shares all parameters and children but can be given others.
+
+    Its tables of children, parameters and hooks are its own.
+    """
     twin = copy.copy(module)
-    for name in ("_modules", "_parameters", "_buffers"):
-        twin.__dict__[name] = dict(module.__dict__[name])
+    for name, value in module.__dict__.items():
+        if isinstance(value, dict):
+            twin.__dict__[name] = copy.copy(value)
     return twin
 
 
