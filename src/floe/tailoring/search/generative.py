@@ -24,7 +24,6 @@ from floe.tailoring.space import Space
 
 TOP = 25
 _STEPS_UP = (0.1, 0.3, 0.6, 1.0, 2.0)
-_FIRST_STEPS, _MORE_STEPS = 150, 40
 _EVERY = 5  # trials between two trainings
 _TRIED = 8  # representations decoded for one proposal
 
@@ -67,12 +66,16 @@ class GenerativeSearch(Started):
         seed: int,
         model: Callable[[int, int], Model],
         n_random: int = 8,
+        steps: tuple[int, int] = (150, 40),
         seeds: Sequence[Levels] = (),
     ) -> None:
-        """`model(n_ids, seed)` makes the model; `n_random` random plans are asked first."""
+        """`model(n_ids, seed)` makes the model; `n_random` random plans are asked after the seeds.
+
+        `steps` are those of the first training and of each later one.
+        """
         super().__init__(space=space, seed=seed, seeds=seeds)
         self.tokens = Tokens(space.genes)
-        self._model = model(self.tokens.n_ids, seed)
+        self._model, self._steps = model(self.tokens.n_ids, seed), steps
         self._n_random, self._since, self._trained = n_random, 0, False
         self._starts: list[tuple[Levels, float]] = []
 
@@ -103,7 +106,7 @@ class GenerativeSearch(Started):
         self._model.fit(
             sequences,
             [float(v) for v in scaled],
-            steps=_MORE_STEPS if self._trained else _FIRST_STEPS,
+            steps=self._steps[self._trained],
             weights=[float(w) for w in weights],
         )
         self._trained, self._since = True, 0
