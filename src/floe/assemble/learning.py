@@ -15,7 +15,6 @@ from floe.assemble.federated import client_dp, codec_of, device_key
 from floe.assemble.models import model_files
 from floe.core.files import sha256_file
 from floe.core.sections import FederatedConfig
-from floe.engine.torch_engine import folder_from_gguf
 from floe.federated.base import Shield
 from floe.federated.dp_ledger import DpLedger
 from floe.federated.examples import read_examples, split_examples
@@ -59,6 +58,8 @@ def find_base(name: str, *, home: Path, progress: Progress | None = None) -> Bas
     folder = Path(name).expanduser()
     if folder.is_dir():
         return BasePlace(folder=folder, name=folder.resolve().name, digest=None)
+    from floe.engine.torch_engine import folder_from_gguf  # pulls in more than training needs
+
     pulled = model_files(name, home=home, progress=progress)
     gguf = pulled.files["model"]
     digest = pulled.digest or sha256_file(gguf)

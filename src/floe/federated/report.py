@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -72,6 +74,14 @@ class RoundReport:
 def by_reason(refusals: Sequence[Refusal]) -> dict[str, int]:
     """How many for each reason, the most frequent first."""
     return dict(Counter(r.reason for r in refusals).most_common())
+
+
+def read_reports(folder: Path) -> list[dict[str, Any]]:
+    """The reports in a server's folder, in order; empty where no round was held."""
+    return [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((folder / "reports").glob("round-*.json"))
+    ]
 
 
 def totals(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Any
 
 from floe.core.errors import BadRound, Busy
 from floe.core.files import atomic_write, safe_name
+from floe.federated.report import read_reports
 from floe.federated.rounds import Opened, Past
 from floe.federated.update import AdapterState, Factors, Update
 
@@ -187,7 +188,7 @@ class StateFolder:
 
     def put_report(self, report: Mapping[str, Any]) -> Path:
         """Write a round's report (JSON); its file, one for each attempt."""
-        name = f"round-{report['round_number']:04d}-{report['attempt']}.json"
+        name = f"round-{report['round_number']:04d}-{report['attempt']:03d}.json"
         path = self.folder / "reports" / name
         with atomic_write(path) as file:
             file.write(json.dumps(report, indent=1, allow_nan=False).encode())
@@ -195,10 +196,7 @@ class StateFolder:
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports so far, in order."""
-        return [
-            json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted((self.folder / "reports").glob("round-*.json"))
-        ]
+        return read_reports(self.folder)
 
 
 class Kept(Collection[Update]):

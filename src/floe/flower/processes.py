@@ -14,14 +14,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from floe.assemble.federated import device_folder, federation_folder, server_folder
 from floe.core.errors import BadConfig, FloeError, Missing
 from floe.core.files import atomic_write
 from floe.core.sections import FederatedConfig
+from floe.federated.report import read_reports
 from floe.flower.server_app import OUTCOME, PID
 from floe.flower.settings import KEY, AppSettings
 from floe.flower.simulate import raise_outcome
@@ -30,6 +32,7 @@ START_S = 60.0
 RUNS = 5
 """So often in a row a server's app that was killed is started again."""
 _POLL_S = 0.1
+Show = Callable[[Mapping[str, Any]], None]
 _APP = """[project]
 name = "floe-fed"
 version = "1.0.0"
@@ -49,6 +52,7 @@ clientapp = "floe_fed:client"
 _MODULE = '''"""What Flower starts: Floe's apps."""
 
 from floe.flower.client_app import app as client
+from floe.federated.report import read_reports
 from floe.flower.server_app import app as server
 
 __all__ = ["client", "server"]
@@ -95,8 +99,10 @@ def environment(folder: Path, *, home: Path) -> dict[str, str]:
     }
 
 
-def serve_rounds(settings: AppSettings) -> None:
-    """Run a SuperLink and hold all rounds on it; one that was killed goes on where it was.
+def serve_rounds(settings: AppSettings, *, tell: Show = lambda _report: None) -> None:
+    """Run a SuperLink and hold all rounds on it; an app that was killed goes on where it was.
+
+    `tell` is handed each new round's report, as JSON.
 
     Raises:
         BadConfig: no TLS beyond loopback. BadRound, PrivacySpent: what stopped the rounds.
@@ -116,7 +122,8 @@ def serve_rounds(settings: AppSettings) -> None:
         _await_port(fed.address, link, log)
         _register_nodes(fed, env)
         for _ in range(RUNS):
-            if _run_to_its_end(server_folder(fed, home=home), folder / "app", env, link, log):
+            state = server_folder(fed, home=home)
+            if _run_to_its_end(state, folder / "app", env, link, log, tell):
                 return
     raise FloeError(f"the server's app was killed {RUNS} times in a row; see {log}")
 
@@ -257,15 +264,23 @@ def _register_nodes(fed: FederatedConfig, env: Mapping[str, str]) -> None:
 
 
 def _run_to_its_end(
-    state: Path, app: Path, env: Mapping[str, str], link: subprocess.Popen[bytes], log: Path
+    state: Path,
+    app: Path,
+    env: Mapping[str, str],
+    link: subprocess.Popen[bytes],
+    log: Path,
+    tell: Show,
 ) -> bool:
     """Start the server's app; True once it says how it ended, False when it was killed."""
     for name in (OUTCOME, PID):
         (state / name).unlink(missing_ok=True)
     _flwr(["run", str(app), "floe"], env)
-    until_s = time.monotonic() + START_S
+    until_s, told = time.monotonic() + START_S, len(read_reports(state))
     while True:
         _still_there(link, log)
+        for report in read_reports(state)[told:]:
+            tell(report)
+            told += 1
         if (state / OUTCOME).is_file():
             raise_outcome(json.loads((state / OUTCOME).read_text(encoding="utf-8")))
             return True

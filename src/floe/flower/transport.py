@@ -93,15 +93,18 @@ class GridTransport:
 
     def _greet(self) -> set[str]:
         """Ask new nodes for their names; the names that were heard since the last time."""
-        lives = {n.node_id: f"{n.node_id} {n.last_activated_at}" for n in self._grid.get_nodes()}
+        nodes = {n.node_id: n for n in self._grid.get_nodes()}
+        lives = {i: f"{i} {n.last_activated_at}" for i, n in nodes.items()}
         new = [node for node, life in lives.items() if self._lives.get(node) != life]
         self._lives = lives
+        heard = {nodes[node].name for node in new if nodes[node].name}  # registered under a name
+        self._node_of |= {nodes[node].name: node for node in new if nodes[node].name}
+        new = [node for node in new if not nodes[node].name]
         if new:
             messages = [hello_message(node=node, ttl_s=max(30.0, self._wait_s)) for node in new]
             ids = self._grid.push_messages(messages)
             self._greeted |= {i: n for i, n in zip(ids, new, strict=True) if i}
         self._greeted = {i: n for i, n in self._greeted.items() if n in lives}
-        heard = set()
         for reply in self._pull(list(self._greeted)):
             node = self._greeted.pop(reply.metadata.reply_to_message_id, None)
             name = name_in(reply)
