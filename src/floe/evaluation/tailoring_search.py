@@ -11,7 +11,6 @@ Plain random starts from none. One-shot baselines take one evaluation: there is 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +77,7 @@ def compare_searches(
     (held-out, over the uncut model's), `calibration_ppl_METHOD_P`, `ppl_ratio_ours_P`,
     `ppl_ratio_best_baseline_P`, `decode_ratio_METHOD_P` (table) and, where measured,
     `decode_ratio_measured_METHOD_P`; `search_gain_seed_S` (score over random's, calibration),
-    `search_gain_wins`, `budget_violations`, `evaluations`.
+    `search_gain` (the least of them), `search_gain_wins`, `search_gain_over_seeded_random`, `budget_violations`, `evaluations`.
     """
     runner = _Runner(opened, costs, plan, test_text, folder, measure, say)
     whole = whole_plan(opened.shape)
@@ -140,8 +139,9 @@ class _Runner:
         for name in self._plan.searched:
             yield name, first
         if point == self._plan.gain_point:
-            yield from ((n, s) for s in others for n in (*OURS, "random"))
-            yield from ((n, s) for n, s in (("random-seeded", first),))
+            again = [n for n in self._plan.searched if n in (*OURS, "random")]
+            yield from ((n, s) for s in others for n in again)
+            yield "random-seeded", first
 
     def space(self, point: float, importance: str = _IMPORTANCE) -> Space:
         """Plans of at most `point` of the uncut model's decode time."""
@@ -223,16 +223,25 @@ class _Runner:
         """The best score of ours over random's, for each seed at the one point."""
         point, out, wins = self._plan.gain_point, {}, 0
         for seed in self._plan.seeds:
-            ours = max(
-                (self._done[n, point, seed].best.score for n in OURS
-                 if (n, point, seed) in self._done), default=math.nan,
-            )  # fmt: skip
-            gain = ours / self._done["random", point, seed].best.score
+            gain = self._ours(seed) / self._done["random", point, seed].best.score
             out[f"search_gain_seed_{seed}"] = gain
             wins += gain > 1
-        seeded = self._done["random-seeded", point, self._plan.seeds[0]].best.score
-        first = max(self._done[n, point, self._plan.seeds[0]].best.score for n in OURS)
-        return {**out, "search_gain_wins": wins, "search_gain_over_seeded_random": first / seeded}
+        first = self._plan.seeds[0]
+        seeded = self._done["random-seeded", point, first].best.score
+        return {
+            **out,
+            "search_gain": min(out.values()),
+            "search_gain_wins": wins,
+            "search_gain_over_seeded_random": self._ours(first) / seeded,
+        }
+
+    def _ours(self, seed: int) -> float:
+        point = self._plan.gain_point
+        return max(
+            found.best.score
+            for (name, at, own), found in self._done.items()
+            if name in OURS and at == point and own == seed
+        )
 
 
 class _Kept:
