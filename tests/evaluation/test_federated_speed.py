@@ -31,13 +31,12 @@ def test_both_sides_are_measured_on_the_same_bytes_and_memory_does_not_grow(monk
     for rate in ("updates_per_s", "factor_mean_updates_per_s", "flower_updates_per_s"):
         assert found[rate] > 0.0
     assert found["ratio_vs_flower"] == found["updates_per_s"] / found["flower_updates_per_s"]
+    assert 0.0 < found["updates_per_s_with_seal"] < found["updates_per_s"]
     assert (found["rss_growth_from"], found["rss_growth_to"]) == (50, 150)
     assert found["rss_growth_mb"] <= 20.0
     assert said[0].startswith("1/1: ")
 
 
 def test_a_measured_process_that_fails_says_why(tmp_path):
-    with pytest.raises(
-        FloeError, match=r"(?s)speed_worker failed: .*no aggregator named"
-    ):
+    with pytest.raises(FloeError, match=r"(?s)speed_worker failed: .*no aggregator named"):
         federated_speed._ours(tmp_path, 1, "nothing")
