@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tailoring_cuts import cut_of
 
 from floe.core import gguf
 from floe.core.errors import BadPlan
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.tailoring.base import Budgets, Cost
+from floe.tailoring.gguf_export import export_gguf
+from floe.tailoring.gguf_quant import quantize_gguf
 from floe.tailoring.gguf_quant import weights_bytes as file_weights_bytes
 from floe.tailoring.memory import (
     Room,
@@ -26,6 +29,9 @@ from floe.tailoring.memory import (
 )
 from floe.tailoring.plan import GROUPS, QUANTS, LayerPlan, ModelShape, Plan
 from floe.tailoring.probes import write_probe
+from floe.tailoring.shapes import shape_of_gguf
+from floe.tailoring.tensors import cut_tensors, from_gguf
+from floe.testing.tiny_layers import TinyLayers
 
 SHAPE = ModelShape(
     base_digest="tiny", n_layers=3, width=64, n_kv_heads=4, q_per_kv=2, head_width=16, n_ffn=160,
@@ -180,3 +186,19 @@ def test_d16_memory_at_a_sequence_length() -> None:
         for n in (short, long)
     ]
     assert held == [True, False]
+
+
+@pytest.mark.parametrize("quant", ["Q8_0", "Q5_1", "Q4_0"])
+def test_a_pruned_and_quantized_model_takes_what_was_counted(
+    layered: TinyLayers, tmp_path: Path, quant: str
+) -> None:
+    """The whole way: cut, export, quantize; the file's tensors are as large as the plan said."""
+    shape = shape_of_gguf(gguf.read_header(layered.gguf), base_digest="x")
+    sizes = ((0, 0, 32), (2, 1, 0), (0, 0, 0), (1, 2, 64))
+    quants = {"embedding": "Q8_0", "attention": "F16", "ffn": quant, "output": "Q8_0"}
+    plan = Plan(base_digest="x", layers=tuple(layer(*one) for one in sizes), quants=quants)
+    tensors = cut_tensors(from_gguf(layered.gguf), cut_of(shape, *sizes))
+    export_gguf(tensors, tmp_path / "cut.gguf", metadata_from=layered.gguf)
+    found = quantize_gguf(tmp_path / "cut.gguf", tmp_path / "q.gguf", quants)
+    assert found.weights_bytes == weights_bytes(shape, plan)
+    LlamaCppEngine(tmp_path / "q.gguf", threads=1, context_tokens=64).close()
