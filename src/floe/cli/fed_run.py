@@ -195,7 +195,7 @@ def _app_settings(settings: Config, fed: FederatedConfig) -> AppSettings:
     from floe.flower.settings import AppSettings
 
     files = ("data", "certificate", "certificate_key", "root_certificate", "node_key", "node_keys")
-    there = {n: _absolute(getattr(fed, n)) for n in (*files, "devices")}
+    there: dict[str, Any] = {n: _absolute(getattr(fed, n)) for n in (*files, "devices")}
     base = _absolute(fed.base) if Path(fed.base).expanduser().is_dir() else fed.base
     fed = dataclasses.replace(fed, **there, base=base)
     return AppSettings(home=str(home().absolute()), model=settings.model.name, federated=fed)
