@@ -41,7 +41,8 @@ import numpy as np
 
 from floe.adapters.store import AdapterStore
 from floe.assemble import chat_format, open_embedding, open_engine, open_store
-from floe.assemble.learning import device_parts, open_base, server_folder
+from floe.assemble.federated import server_folder
+from floe.assemble.learning import device_parts, open_base
 from floe.core.config import home as user_home
 from floe.core.config import load_config
 from floe.core.errors import BadRound

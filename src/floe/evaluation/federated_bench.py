@@ -26,7 +26,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part: `function(full, say)` of `module` gives flat figures; `extra` brings its packages."""
+    """One part: `module`.`function(full, say)` gives flat figures; `extra` brings its packages."""
 
     name: str
     module: str
