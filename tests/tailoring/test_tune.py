@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from floe.assemble.tailoring import EngineLook, EngineTimer, file_kv_bytes
 from floe.core.errors import BadConfig, BadPlan
 from floe.tailoring.tune import MIN_GAIN, Look, Settings, Workload, candidates, tune
+from floe.testing.tiny_model import make_tiny_model
 
 SPACE: dict[str, tuple[Any, ...]] = {
     "threads": (1, 2, 4),
@@ -122,3 +125,20 @@ def test_candidates_fit_the_machine() -> None:
     assert candidates(cores=8)["threads"] == (1, 4, 7, 8)
     assert candidates(cores=1)["kv_type"] == ("F16",)
     assert candidates(cores=1, kv_budget_bytes=1)["kv_type"] == ("F16", "Q8_0")
+
+
+def test_the_engine_is_tuned(tmp_path: Path) -> None:
+    tiny = make_tiny_model(tmp_path)
+    timer = EngineTimer(settings=Settings(threads=1), prompt_tokens=16, decode_tokens=4, repeats=1)
+    look = EngineLook(model=tiny.gguf, timer=timer)
+    found = tune(
+        {"flash_attention": (True, False), "kv_type": ("F16", "Q8_0"), "context_tokens": (300, 64)},
+        look, start=Settings(threads=1, context_tokens=300), prompt_tokens=16, rounds=1,
+        kv_budget_bytes=256 * 2 * 2 * 2 * 16 * 2,
+    )  # fmt: skip
+    assert found.settings.context_tokens == 64 and found.settings.kv_type == "F16"
+    said = {one.refused for one in found.tried if one.refused}
+    assert any("heads do not fill" in text for text in said)  # of Q8_0: heads of 16
+    assert any("its cache takes 131072 bytes, the budget leaves 65536" in text for text in said)
+    with pytest.raises(BadPlan, match="kv type 'Q9' is not one of"):
+        file_kv_bytes(tiny.gguf, Settings(kv_type="Q9"))
