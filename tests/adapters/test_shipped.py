@@ -13,6 +13,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import floe.adapters
+from floe.adapters.digest import content_digest
+from floe.adapters.source import read_source
+from floe.engine.llamacpp import LlamaCppEngine
 from floe.routing.embed import shipped_background
 
 NAMES = ("code", "finance", "law", "maths", "medicine")
@@ -120,3 +123,13 @@ def test_the_model_card_says_what_the_cards_say() -> None:
             f"{card['held_out_first_token_loss_after']:.4f}",
         ]
         assert card["data_licence"] in text
+
+
+def test_the_listed_digests_are_those_of_the_files(slm_gguf: Path) -> None:
+    """They are taken for signed where signatures are required, so they must be the true ones."""
+    engine = LlamaCppEngine(slm_gguf, threads=1)
+    try:
+        found = {n: content_digest(read_source(FOLDER / n, engine.info).lora) for n in NAMES}
+    finally:
+        engine.close()
+    assert json.loads((FOLDER / "digests.json").read_text()) == found
