@@ -10,7 +10,6 @@ Imports torch: open it inside the function that runs the benchmark.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import statistics
 import time
@@ -31,6 +30,7 @@ from floe.core.sections import ModelConfig
 from floe.evaluation.federated_tasks import MEASURED, Client, clients, tasks
 from floe.federated.aggregate.product_mean import ProductMean
 from floe.federated.clusters import Clustering, group
+from floe.federated.comparable import comparable
 from floe.federated.examples import Example
 from floe.federated.on_torch.base_model import BaseModel
 from floe.federated.on_torch.train import LoraTrainer, answer_loss
@@ -53,7 +53,7 @@ class Plan:
     mixed_share: float = 0.1
     ranks: tuple[int, ...] = (4, 8, 16, 32)
     published_rank: int = 16
-    rounds: int = 4
+    rounds: int = 3
     steps: int = 10
     batch: int = 8
     learning_rate: float = 2e-3
@@ -149,11 +149,10 @@ class Experiment:
         clustering: Clustering | None = None
         for number in range(self.plan.rounds):
             updates = {n: self._update(n, s, number) for n, s in starts.items()}
-            clustering = group(
-                {n: u.state for n, u in updates.items()},
-                previous=clustering,
-                at_most=len(updates) - 1,
+            states, mean = comparable(
+                {n: u.state for n, u in updates.items()}, seed=self.plan.settings().a_seed
             )
+            clustering = group(states, start=mean, previous=clustering, at_most=len(updates) - 1)
             starts = _means(updates, clustering.cluster_of, self.plan.published_rank)
             self._say(f"clustered, round {number + 1}: {len(clustering.clusters)} clusters")
         assert clustering is not None
@@ -267,20 +266,3 @@ def _load(path: Path, base_digest: str) -> AdapterState | None:
         base_digest=base_digest,
         modules={n: Factors(a_RI=arrays[f"{n}:a"], b_OR=arrays[f"{n}:b"]) for n in names},
     )
-
-
-def _main() -> None:
-    """The experiment alone: `python -m floe.evaluation.federated_losses [full]`."""
-    import json
-    import sys
-
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    print(json.dumps(loss_figures("full" in sys.argv[1:], say), indent=1))
-
-
-if __name__ == "__main__":
-    _main()

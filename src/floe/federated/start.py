@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,7 +58,10 @@ def on_shared_a(start: AdapterState, *, rank: int, seed: int) -> AdapterState:
     return AdapterState(base_digest=start.base_digest, modules=modules)
 
 
+@lru_cache(maxsize=512)
 def _a_of(name: str, shape: tuple[int, int], rank: int, seed: int) -> FloatArray:
     """Each layer's own; of equal layers with one A, training would see them as one."""
     mixed = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    return shared_a(shape, rank, int.from_bytes(mixed[:4], "big"))
+    a_RI = shared_a(shape, rank, int.from_bytes(mixed[:4], "big"))
+    a_RI.flags.writeable = False  # one array for all who ask
+    return a_RI
