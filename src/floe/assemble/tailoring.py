@@ -25,11 +25,12 @@ from floe.engine.base import Session
 from floe.engine.gguf_checks import head_width, per_layer
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.engine.load_child import COMMAND
+from floe.engine.load_child import CONTEXT_TOKENS as CHILD_CONTEXT_TOKENS
 from floe.models.sources import Progress
 from floe.power.base import Meter
 from floe.power.meters.probe import open_meter
 from floe.tailoring.child_load import Loaded, try_load
-from floe.tailoring.gguf_quant import TYPE_IDS
+from floe.tailoring.gguf_quant import TYPE_IDS, weights_bytes
 from floe.tailoring.plan import ModelShape
 from floe.tailoring.profile import (
     PROFILE_QUANTS,
@@ -150,6 +151,7 @@ class Profiler:
     ) -> DeviceProfile:
         """The profile. Energy is measured where the meter was read for every model, else
         modelled with `watts`, or the power budget in their place; without both it is unknown.
+        `facts` compare what the model's file and cache were counted to with what was resident.
 
         Raises:
             BadPlan, BadModel: a type or model that cannot be profiled.
@@ -163,6 +165,9 @@ class Profiler:
             )  # fmt: skip
         watts = limits.power_budget_w if watts is None else watts
         metered = table.energy is not None
+        counted = weights_bytes(read_header(self.model)) + file_kv_bytes(
+            self.model, Settings(context_tokens=CHILD_CONTEXT_TOKENS)
+        )
         return DeviceProfile(
             limits=limits,
             table=table,
@@ -184,6 +189,8 @@ class Profiler:
                 "model": self.model.name, "models_timed": len(rows),
                 "took_s": round(time.monotonic() - began_s, 1),
                 "meter": self.timer.meter.name if self.timer.meter else "none",
+                "model_counted_bytes": counted,
+                "model_resident_bytes": check_in_child(self.model).rss_bytes,
             },
         )  # fmt: skip
 
