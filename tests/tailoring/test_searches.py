@@ -115,7 +115,7 @@ def test_seeds_come_first() -> None:
     world = World()
     seeds = heuristic_seeds(world.space, {"flap": world.importances()})
     plans = ran("evolutionary", world)
-    assert {world.space.levels(p) for p in plans[: len(seeds)]} >= set(seeds)
+    assert {world.space.levels(p) for p in plans[:4]} >= set(seeds)
 
 
 @pytest.mark.parametrize("name", ["evolutionary", "tpe"])

@@ -77,7 +77,8 @@ def compare_searches(
     (held-out, over the uncut model's), `calibration_ppl_METHOD_P`, `ppl_ratio_ours_P`,
     `ppl_ratio_best_baseline_P`, `decode_ratio_METHOD_P` (table) and, where measured,
     `decode_ratio_measured_METHOD_P`; `search_gain_seed_S` (score over random's, calibration),
-    `search_gain` (the least of them), `search_gain_wins`, `search_gain_over_seeded_random`, `budget_violations`, `evaluations`.
+    `search_gain` (the least of them), `search_gain_wins`, `search_gain_over_seeded_random`,
+    `budget_violations`, `evaluations`.
     """
     runner = _Runner(opened, costs, plan, test_text, folder, measure, say)
     whole = whole_plan(opened.shape)

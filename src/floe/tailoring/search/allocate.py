@@ -49,19 +49,17 @@ def by_depth(
     space: Space,
     importances: Sequence[LayerImportance],
     *,
-    halves: bool = False,
     fill: bool = False,
     start: Levels | None = None,
 ) -> Levels:
     """Whole layers go, the least block influence first, until the budgets hold (ShortGPT).
 
-    With `halves`, attention and FFN go singly, by importance for each parameter. With `fill`, the
-    last one that went comes back as far as it fits, and the rest of the room is used.
+    With `fill`, the last one that went comes back as far as it fits, and the rest of the room is
+    used.
     """
     current = list(start or space.highest)
-    units = _half_units(space, importances) if halves else _layer_units(space, importances)
     last: list[tuple[int, int]] = []
-    for unit in units:
+    for unit in _layer_units(space, importances):
         if space.fits(tuple(current)):
             break
         last = [(i, current[i]) for i in unit]
@@ -85,17 +83,6 @@ def _layer_units(space: Space, importances: Sequence[LayerImportance]) -> list[l
             droppable.setdefault(gene.layer, []).append(i)
     whole = [layer for layer, genes in droppable.items() if len(genes) == 2]
     return [droppable[n] for n in sorted(whole, key=lambda n: importances[n].block)]
-
-
-def _half_units(space: Space, importances: Sequence[LayerImportance]) -> list[list[int]]:
-    def worth(i: int) -> float:
-        gene = space.genes[i]
-        one = importances[gene.layer]
-        value = one.attention if gene.kind == "attention" else one.ffn
-        return float(value / _sizes(space, gene, by_unit=False)[-1])
-
-    droppable = [i for i, g in enumerate(space.genes) if g.is_width and g.options[0] in (0, (0, 0))]
-    return [[i] for i in sorted(droppable, key=worth)]
 
 
 def _cheapest(

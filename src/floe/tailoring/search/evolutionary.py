@@ -1,7 +1,9 @@
 """Evolution by level switches, as in EvoPress: something grows by what something else gives up.
 
 (1+lambda): offspring of the best plan so far, so that nothing found is lost. The budgets hold at
-every step, since a switch is balanced before it is proposed.
+every step, since a switch is balanced before it is proposed. EvoPress screens many offspring on
+few tokens; here a linear model of the trials so far screens them, which costs no evaluation, and
+every fourth plan is not screened, so that what the model does not know is found out.
 """
 
 from __future__ import annotations
@@ -9,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from floe.tailoring.genes import Levels
+from floe.tailoring.search.local_model import LocalModel
 from floe.tailoring.search.started import Started
 from floe.tailoring.space import Space
 
 _MOST_SWITCHES = 3
 _BALANCING = 200  # single steps to come back inside the budgets
+_RAISED = 8  # halves tried with one step more
+_OFFSPRING = 16
+_UNSCREENED = 4  # one proposal in so many
+_KNOWN = 4  # trials before anything is screened
 
 
 class EvolutionarySearch(Started):
@@ -26,11 +33,18 @@ class EvolutionarySearch(Started):
         super().__init__(space=space, seed=seed, seeds=seeds or (space.uniform(),))
         self._widths = [i for i, g in enumerate(space.genes) if g.is_width]
         self._names = [i for i, g in enumerate(space.genes) if not g.is_width]
+        self._proposed = 0
 
     def _propose(self) -> Levels:
         ranked = self.ranked()
         parent = ranked[0][0] if ranked else self.space.uniform()
-        return self.mutated(parent)
+        self._proposed += 1
+        if len(ranked) < _KNOWN or self._proposed % _UNSCREENED == 0:
+            return self.space.repair_levels(self.mutated(parent))
+        model = LocalModel(ranked, self.space.genes)
+        offspring = [self.mutated(parent) for _ in range(_OFFSPRING)]
+        fresh = [o for o in offspring if o not in self._asked] or offspring
+        return self.space.repair_levels(min(fresh, key=model.expected))
 
     def mutated(self, parent: Levels) -> Levels:
         """Offspring: one to three switches, seldom another type or criterion."""
@@ -71,7 +85,7 @@ class EvolutionarySearch(Started):
             child[int(rng.choice(givers))] -= 1
         child = list(space.repair_levels(child, fill=False))
         open_ = [i for i in self._widths if 0 < child[i] < space.genes[i].top]
-        for i in (int(i) for i in rng.permutation(open_)):
+        for i in (int(i) for i in rng.permutation(open_)[:_RAISED]):
             raised = [*child[:i], child[i] + 1, *child[i + 1 :]]
             if space.fits(tuple(raised)):
                 child = raised

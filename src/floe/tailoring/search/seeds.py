@@ -9,7 +9,7 @@ from floe.tailoring.genes import Levels
 from floe.tailoring.search.allocate import by_depth, by_threshold
 from floe.tailoring.space import Space
 
-SEEDS = ("flap", "uniform", "flap-raw", "depth", "taylor", "halves")
+SEEDS = ("flap", "depth", "uniform", "taylor")
 
 
 def heuristic_seeds(
@@ -17,10 +17,9 @@ def heuristic_seeds(
 ) -> tuple[Levels, ...]:
     """One plan for each of `SEEDS` whose importance is there, without doubles.
 
-    All are inside the budgets: FLAP's allocation, uniform, FLAP's scores by parameter, depth by
-    block influence and the rest of the room used, Taylor's scores by parameter, and halves of
-    layers by block influence. They name FLAP's criterion (with its compensation) where the space
-    has it, else its first.
+    All are inside the budgets: FLAP's allocation, depth by block influence with the rest of the
+    room used, uniform, and Taylor's scores by parameter. They name FLAP's criterion (with its
+    compensation) where the space has it, else its first.
     """
     start = _start(space)
     found: list[Levels] = []
@@ -43,12 +42,10 @@ def _seed(
         return space.repair_levels(start)
     if name == "flap" and flap is not None:
         return by_threshold(space, flap, standardized=True, start=start)
-    if name == "flap-raw" and flap is not None:
-        return by_threshold(space, flap, standardized=False, start=start)
     if name == "taylor" and taylor is not None:
         return by_threshold(space, taylor, standardized=False, start=start)
-    if name in ("depth", "halves") and blocks is not None:
-        return by_depth(space, blocks, halves=name == "halves", fill=True, start=start)
+    if name == "depth" and blocks is not None:
+        return by_depth(space, blocks, fill=True, start=start)
     return None
 
 
