@@ -86,12 +86,20 @@ def test_what_is_asked_of_two_figures_together() -> None:
     assert (found["clustered_below_fedavg"], found["clustered_below_local"]) == (0.5, 0.3)
     assert found["padding_above_product"] is None  # not measured is not zero
     assert derived({"padding_error": 0.5, "product_error": 1e-7})["padding_above_product"] == 0.5
+    faults = {f"faults_loss_{name}": 1.01 for name, _ in federated_page.SURVIVES}
+    assert derived(faults | {"faults_loss_clean": 1.0})["fault_loss_worst"] == pytest.approx(0.01)
+    assert derived({"faults_loss_clean": 1.0})["fault_loss_worst"] is None
 
 
 def test_every_part_is_there() -> None:
     for one in PARTS:
         path = Path(bench.__file__).with_name(f"{one.module}.py")
         assert f"\ndef {one.function}(" in path.read_text(encoding="utf-8"), one.name
+
+
+def test_the_faults_of_the_page_are_those_that_are_measured() -> None:
+    faults = pytest.importorskip("floe.evaluation.federated_faults")
+    assert {name for name, _ in federated_page.SURVIVES} == faults.FAULTS.keys()
 
 
 def test_the_page_is_whole() -> None:

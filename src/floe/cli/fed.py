@@ -19,6 +19,7 @@ def _group() -> None: ...
 app.command("epsilon")(fed_epsilon.epsilon)
 app.command("plan")(fed_plan.plan)
 app.command("train")(fed_train.train)
+app.command("export")(fed_publish.export)
 app.command("publish")(fed_publish.publish)
 app.command("versions")(fed_publish.versions)
 app.command("rollback")(fed_publish.rollback)

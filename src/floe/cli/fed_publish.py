@@ -1,4 +1,4 @@
-"""`floe fed publish | versions | rollback | revoke | keys`: signed adapters and their versions."""
+"""`floe fed export | publish | versions | rollback | revoke | keys`: learned adapters, signed."""
 
 from __future__ import annotations
 
@@ -64,6 +64,31 @@ def show(key: KeyOption = None, config: ConfigOption = None, as_json: JsonOption
     for one in trusted:
         print(f"trusted  {one}")
     print(f"unsigned adapters: adapters.signatures is {settings.signatures}")
+
+
+def export(
+    out: Annotated[Path, typer.Argument(help="Folder to write a PEFT folder a cluster to.")],
+    name: Annotated[str | None, typer.Option("--name", help="Default: federated.name.")] = None,
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write what a federation has learned so far: a PEFT folder for each cluster.
+
+    Example: floe fed export ./learned
+    """
+    from floe.assemble.exported import export as write
+    from floe.core.config import home
+
+    settings = read_config(config, model=model)
+    fed = settings.federated
+    fed = fed if name is None else dataclasses.replace(fed, name=name)
+    folders = write(fed, settings.model.name, out, home=home())
+    if as_json:
+        print(json.dumps({cluster: str(folder) for cluster, folder in folders.items()}))
+        return
+    for cluster, folder in folders.items():
+        print(f"{cluster}: {folder}")
 
 
 def publish(

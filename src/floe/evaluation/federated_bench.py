@@ -18,6 +18,7 @@ from typing import Any
 from floe.core.config import home
 from floe.core.errors import FloeError, Missing
 from floe.core.files import atomic_write
+from floe.evaluation.federated_page import SURVIVES
 from floe.evaluation.machine import commit
 
 Say = Callable[[str], None]
@@ -87,7 +88,11 @@ def derived(figures: Mapping[str, Any]) -> Figures:
         a, b = figures.get(field), figures.get(other)
         return None if a is None or b is None else round(a - b, 4)
 
+    clean = figures.get("faults_loss_clean")
+    faults = [figures.get(f"faults_loss_{name}") for name, _ in SURVIVES]
+    known = [abs(loss - clean) / clean for loss in faults if clean and loss is not None]
     return {
+        "fault_loss_worst": max(known) if len(known) == len(faults) else None,
         "clustered_below_fedavg": less("loss_fedavg", "loss_clustered"),
         "clustered_below_local": less("loss_local", "loss_clustered"),
         "padding_above_product": less("padding_error", "product_error"),

@@ -6,12 +6,12 @@ from floe.evaluation.goals import Chart, Goal
 from floe.evaluation.plot import Lines
 
 SURVIVES = (
-    ("nan_client", "a client that sends NaN"),
+    ("nan", "a client that sends NaN"),
     ("sign_flip", "a fifth of the clients with flipped signs, robust aggregation"),
     ("dropout", "half of the clients drop out"),
     ("server_kill", "the server killed in a round (kill -9)"),
     ("duplicate", "the same upload twice"),
-    ("corrupt_bytes", "an upload of damaged bytes"),
+    ("corrupt", "an upload of damaged bytes"),
 )
 """Faults that a federation must survive, with what they are."""
 
@@ -69,7 +69,7 @@ GOALS = (
       for key, what in SURVIVES),
     Goal(
         field="fault_loss_worst", value=0.02, at_most=True,
-        about="final loss above the clean run's, worst fault",
+        about="final loss beside the clean run's, largest relative difference",
     ),
 )  # fmt: skip
 _LOSSES = (
