@@ -12,7 +12,7 @@ from floe.core import gguf
 from floe.core.errors import BadPlan
 from floe.tailoring.base import Budgets, Cost
 from floe.tailoring.gguf_quant import TYPE_IDS, check_quants, group_of, stored_as
-from floe.tailoring.plan import LayerPlan, ModelShape, Plan
+from floe.tailoring.plan import COMPENSATED, LayerPlan, ModelShape, Plan
 
 KV_TYPES = ("F16", "F32", "Q8_0")
 ALIGNMENT = 32
@@ -122,7 +122,26 @@ def weights_bytes(
         quant = tensor_type(name, dims, plan.quants, base_quant=base_quant)
         size = gguf.n_bytes_of(dims, TYPE_IDS[quant])
         total += -(-size // alignment) * alignment
-    return total
+    bias = gguf.n_bytes_of((shape.width,), TYPE_IDS["F32"])
+    return total + n_biases(shape, plan) * (-(-bias // alignment) * alignment)
+
+
+def n_biases(shape: ModelShape, plan: Plan) -> int:
+    """Halves whose output gets a bias for what was removed; one that is gone gives it to the half
+    before it that stays.
+    """
+    if plan.importance not in COMPENSATED:
+        return 0
+    holders: set[tuple[int, str]] = set()
+    last: tuple[int, str] | None = None
+    heads = shape.n_kv_heads * shape.q_per_kv
+    for i, layer in enumerate(plan.layers):
+        kept = layer.n_kv_heads * layer.q_per_kv
+        for half, n, whole in (("attention", kept, heads), ("ffn", layer.n_ffn, shape.n_ffn)):
+            last = (i, half) if n else last
+            if n < whole and last is not None:
+                holders.add(last)
+    return len(holders)
 
 
 def kv_token_bytes(shape: ModelShape, plan: Plan, *, kv_type: str = "F16") -> int:

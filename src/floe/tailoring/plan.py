@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 QUANTS = ("F32", "F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 GROUPS = ("embedding", "attention", "ffn", "output")
 """Tensor groups that get a quantization type of their own."""
+COMPENSATED = frozenset({"flap"})
+"""Criteria whose plans get biases for what was removed."""
 
 
 @dataclass(frozen=True, kw_only=True)

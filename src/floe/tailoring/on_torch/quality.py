@@ -21,13 +21,12 @@ from floe.tailoring.on_torch.blocks import Model
 from floe.tailoring.on_torch.importance import make_importance
 from floe.tailoring.on_torch.prune import compensation, prune_in_memory
 from floe.tailoring.on_torch.rounding import rounded
-from floe.tailoring.plan import ModelShape, Plan
+from floe.tailoring.plan import COMPENSATED, ModelShape, Plan
 from floe.tailoring.statistics import Statistics
 
 Tensor: TypeAlias = Any
 _BATCH = 4
 _SLICE_TOKENS = 256
-_COMPENSATED = frozenset({"flap"})
 
 
 class TorchQuality:
@@ -41,7 +40,7 @@ class TorchQuality:
         statistics: Statistics,
         windows: Sequence[Sequence[int]],
         importances: Sequence[str] = ("taylor",),
-        compensated: frozenset[str] = _COMPENSATED,
+        compensated: frozenset[str] = COMPENSATED,
         seed: int = 0,
     ) -> None:
         """`statistics` rank heads and channels by each of `importances`, measured once.
@@ -63,6 +62,11 @@ class TorchQuality:
         }
         self._known: dict[str, float] = {}
         self.runs = 0
+
+    @property
+    def windows_BT(self) -> Tensor:
+        """What plans are judged on."""
+        return self._ids_BT
 
     def perplexity(self, plan: Plan) -> float:
         """Perplexity of the cut model, without recovery; infinite where it computes no number.
