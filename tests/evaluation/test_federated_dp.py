@@ -81,3 +81,29 @@ def test_the_quick_form_uses_the_layer_cut_base(
     figures = federated_dp.trained_figures(replace(small, layers=2), lambda _: None)
     assert opened == [2]
     assert figures["dp_layers"] == 2
+
+
+def test_the_long_form_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOE_HOME", str(tmp_path))
+    calls: list[str] = []
+
+    def accountant(grid: object, say: object) -> dict[str, float]:
+        calls.append("accountant")
+        return {"epsilon_abs_err": 0.001}
+
+    def trained(plan: federated_dp.Plan, say: object) -> dict[str, float]:
+        calls.append("canaries" if plan.canaries else "losses")
+        if calls == ["accountant", "losses"]:
+            raise KeyboardInterrupt
+        return {"canary_count": 1} if plan.canaries else {"loss_dp_none": 2.0}
+
+    monkeypatch.setattr(federated_dp, "accountant_figures", accountant)
+    monkeypatch.setattr(federated_dp, "trained_figures", trained)
+    with pytest.raises(KeyboardInterrupt):
+        federated_dp.dp_figures(True, lambda _: None)
+    figures = federated_dp.dp_figures(True, lambda _: None)
+    assert calls == ["accountant", "losses", "losses", "canaries"]
+    assert figures == {"epsilon_abs_err": 0.001, "loss_dp_none": 2.0, "canary_count": 1}
+    assert not list((tmp_path / "bench").iterdir())
