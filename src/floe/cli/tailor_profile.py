@@ -61,7 +61,6 @@ def profile(
         memory_budget_mb=memory_mb, power_budget_w=power_w, latency_slo_ms=slo_ms,
         target_tasks=tuple(task or ()),
     )  # fmt: skip
-    chosen = [q.strip() for q in quants.split(",") if q.strip()]
     with (
         progress_bar() as progress,
         open_profiler(
@@ -71,11 +70,20 @@ def profile(
         _looks() as told,
     ):  # fmt: skip
         found = profiler.run(
-            limits=limits, quants=chosen, fine=fine, limit_s=seconds, watts=watts, told=told
+            limits=limits,
+            quants=_listed(quants),
+            fine=fine,
+            limit_s=seconds,
+            watts=watts,
+            told=told,
         )
     digest = write_profile(out, found)
     _print(found, digest, as_json=as_json)
     say(f"wrote {out}")
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 @contextmanager

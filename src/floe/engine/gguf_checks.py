@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from floe.core import gguf
-from floe.core.errors import BadAdapter, BadModel
+from floe.core.errors import BadAdapter, BadConfig, BadModel
 from floe.core.gguf import GgufHeader, read_header
+from floe.engine.kv_context import KV_TYPES, KvSettings
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "deci")
 TOKENIZERS = ("gpt2", "llama")
 MAX_LAYERS = 512
+MIN_BATCH_TOKENS = 32
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 _STRING, _FLOAT32 = 8, 6  # GGUF's value types
 _TOKENS = "tokenizer.ggml.tokens"
@@ -207,3 +209,29 @@ def _module_fault(header: GgufHeader, module: str, linears: dict[str, tuple[int,
     if (b.shape[0], a.shape[1]) != shape:
         return f"{module} is {(b.shape[0], a.shape[1])}, the model's is {shape}"
     return ""
+
+
+def check_settings(settings: KvSettings, header: GgufHeader) -> None:
+    """Raise BadConfig for what llama.cpp would refuse or abort on."""
+    if settings.kv_type not in KV_TYPES:
+        raise BadConfig(
+            f"model.kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}",
+            param="model.kv_type",
+        )
+    if settings.batch_tokens < MIN_BATCH_TOKENS:
+        raise BadConfig(
+            f"model.batch_tokens must be {MIN_BATCH_TOKENS} or more", param="model.batch_tokens"
+        )
+    if settings.kv_type == "Q8_0":
+        if not settings.flash_attention:
+            raise BadConfig(
+                "model.kv_type Q8_0 needs model.flash_attention; turn it on or take F16",
+                param="model.kv_type",
+            )
+        rows = [i.shape[0] for n, i in header.tensors.items() if n.endswith(".attn_k.weight")]
+        if any(n % 32 for n in rows) or head_width(header) % 32:
+            raise BadConfig(
+                "model.kv_type Q8_0 stores 32 values at a time, which this model's heads do not "
+                "fill; take F16",
+                param="model.kv_type",
+            )

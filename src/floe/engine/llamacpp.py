@@ -13,27 +13,24 @@ from functools import cached_property
 from operator import index
 from pathlib import Path
 
-from floe.core.errors import BadAdapter, BadConfig, BadRequest, ContextTooLong, FloeError
+from floe.core.errors import BadAdapter, BadRequest, ContextTooLong, FloeError
 from floe.core.files import sha256_file
-from floe.core.gguf import GgufHeader
 from floe.core.model import ModelInfo
 from floe.core.timing import OnStep
 from floe.engine.base import AdapterHandle, FloatArray, Session
 from floe.engine.gguf_checks import (
     check_adapter,
+    check_settings,
     checked_model,
-    head_width,
     linear_shapes,
     per_layer,
 )
 from floe.engine.jobs import Job, Seat
-from floe.engine.kv_context import KV_TYPES, KvContext, KvSettings
+from floe.engine.kv_context import KvContext, KvSettings
 from floe.engine.llama_library import Library, last_log, library
 from floe.engine.placement import common_prefix
 from floe.engine.scheduler import Scheduler
 from floe.engine.vocabulary import Vocabulary
-
-MIN_BATCH_TOKENS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +71,7 @@ class LlamaCppEngine:
             flash_attention=flash_attention and not kv_f32,
             batch_tokens=batch_tokens,
         )
-        _check_settings(settings, header)
+        check_settings(settings, header)
         self._library = library()
         self._model = self._library.load_model(path)
         self._vocabulary = Vocabulary(self._library, self._model)
@@ -273,32 +270,6 @@ class LlamaCppEngine:
             if self._model:
                 self._library.c.llama_model_free(self._model)
                 self._model = 0
-
-
-def _check_settings(settings: KvSettings, header: GgufHeader) -> None:
-    """Raise BadConfig for what llama.cpp would refuse or abort on."""
-    if settings.kv_type not in KV_TYPES:
-        raise BadConfig(
-            f"model.kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}",
-            param="model.kv_type",
-        )
-    if settings.batch_tokens < MIN_BATCH_TOKENS:
-        raise BadConfig(
-            f"model.batch_tokens must be {MIN_BATCH_TOKENS} or more", param="model.batch_tokens"
-        )
-    if settings.kv_type == "Q8_0":
-        if not settings.flash_attention:
-            raise BadConfig(
-                "model.kv_type Q8_0 needs model.flash_attention; turn it on or take F16",
-                param="model.kv_type",
-            )
-        rows = [i.shape[0] for n, i in header.tensors.items() if n.endswith(".attn_k.weight")]
-        if any(n % 32 for n in rows) or head_width(header) % 32:
-            raise BadConfig(
-                "model.kv_type Q8_0 stores 32 values at a time, which this model's heads do not "
-                "fill; take F16",
-                param="model.kv_type",
-            )
 
 
 def _merged(adapters: Iterable[tuple[LlamaAdapter, float]]) -> list[tuple[LlamaAdapter, float]]:
