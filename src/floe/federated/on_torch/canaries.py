@@ -58,20 +58,20 @@ def _rank(base: BaseModel, canary: Canary) -> float:
     return (above + tied / 2) / (_N - 1)
 
 
-@torch.inference_mode()
 def digit_scores(base: BaseModel, prefix: str) -> Tensor:
     """Log-likelihood (N,) of "000" to "999" behind `prefix`, among digits."""
     digits_D = torch.tensor([base.row("", str(d)).ids[-1] for d in range(10)])
     weight_DI = base.head.weight[digits_D]
     ids = torch.tensor([base.row(prefix, "").ids])
-    begun = base.core(ids, use_cache=True)
-    first_D = _shares(begun.last_hidden_state[0, -1], weight_DI)
-    cache = begun.past_key_values
-    cache.batch_repeat_interleave(_PAIRS)
-    pairs = torch.stack([digits_D.repeat_interleave(10), digits_D.repeat(10)], dim=1)
-    hidden = base.core(pairs, past_key_values=cache, use_cache=True).last_hidden_state
-    second_DD = _shares(hidden[::10, 0], weight_DI)
-    third_DDD = _shares(hidden[:, 1], weight_DI).reshape(10, 10, 10)
+    with torch.inference_mode():
+        begun = base.core(ids, use_cache=True)
+        first_D = _shares(begun.last_hidden_state[0, -1], weight_DI)
+        cache = begun.past_key_values
+        cache.batch_repeat_interleave(_PAIRS)
+        pairs = torch.stack([digits_D.repeat_interleave(10), digits_D.repeat(10)], dim=1)
+        hidden = base.core(pairs, past_key_values=cache, use_cache=True).last_hidden_state
+        second_DD = _shares(hidden[::10, 0], weight_DI)
+        third_DDD = _shares(hidden[:, 1], weight_DI).reshape(10, 10, 10)
     return (first_D[:, None, None] + second_DD[:, :, None] + third_DDD).reshape(_N)
 
 
