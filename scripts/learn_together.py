@@ -31,6 +31,7 @@ import time
 import urllib.request
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,25 +42,20 @@ import numpy as np
 
 from floe.adapters.store import AdapterStore
 from floe.assemble import chat_format, open_embedding, open_engine, open_store
-from floe.assemble.federated import server_folder
-from floe.assemble.learning import device_parts, open_base
+from floe.assemble.exported import ClusterAdapter, cluster_adapters
+from floe.assemble.learning import open_base
 from floe.core.config import home as user_home
 from floe.core.config import load_config
 from floe.core.errors import BadRound
 from floe.core.request import Message, Request
 from floe.core.sections import FederatedConfig
 from floe.evaluation.servers import floe_server
-from floe.federated import wire
-from floe.federated.centroids import public_centroid
+from floe.federated.centroids import contrasted, public_centroid
 from floe.federated.examples import Example
 from floe.federated.on_torch.base_model import BaseModel
 from floe.federated.on_torch.train import answer_loss
 from floe.federated.peft_folder import write_peft_folder
-from floe.federated.publish_gate import GateResult, gate, is_worse
 from floe.federated.report import RoundReport
-from floe.federated.state import Codec, StateFolder
-from floe.federated.update import AdapterState
-from floe.flower.client_app import simulated_device
 from floe.flower.settings import AppSettings
 from floe.flower.simulate import simulate
 
@@ -84,15 +80,6 @@ class Sample:
     train: list[tuple[str, str]]
     public: list[tuple[str, str]]
     held_out: list[tuple[str, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    """A cluster after the last round."""
-
-    cluster: str
-    state: AdapterState
-    members: tuple[str, ...]
 
 
 def say(text: str) -> None:
@@ -138,38 +125,8 @@ def learn(settings: AppSettings) -> None:
     simulate(settings, backend="inline", tell=tell)
 
 
-def learned(fed: FederatedConfig, home: Path, base: BaseModel) -> list[Learned]:
-    state = StateFolder(
-        server_folder(fed, home=home), codec=Codec(pack=wire.encode, unpack=wire.decode)
-    )
-    memory = state.read(base.digest)
-    out = []
-    for cluster, digest in sorted(memory.adapters.items()):
-        adapter = state.adapter(digest)
-        assert adapter is not None
-        members = tuple(sorted(d for d, c in memory.clusters.items() if c == cluster))
-        out.append(Learned(cluster=cluster, state=adapter, members=members))
-    return out
-
-
-def judge(one: Learned, settings: AppSettings, base: BaseModel) -> GateResult:
-    """Each member compares on its own validation examples; it says one bit."""
-    devices = [simulated_device(settings, n) for n in range(settings.simulated)]
-    verdicts: dict[str, bool | None] = {}
-    for device in devices:
-        fed = device.federated
-        if fed.device in one.members:
-            trainer = device_parts(
-                fed, base=base, folder=Path(settings.home) / "judges" / fed.device,
-                name=fed.device, data=Path(fed.data), rank=device.rank, repeatable=True,
-            ).trainer  # fmt: skip
-            candidate, current = trainer.loss(one.state), trainer.loss(None)
-            verdicts[fed.device] = is_worse(candidate, current, margin=fed.gate_margin)
-    return gate(verdicts, min_members=fed.min_members)
-
-
 def public_gains(
-    found: list[Learned], samples: dict[str, Sample], base: BaseModel
+    found: Sequence[ClusterAdapter], samples: dict[str, Sample], base: BaseModel
 ) -> tuple[list[str], list[str], np.ndarray]:
     """Public prompts, their domains, and by how much each adapter lowers each answer's loss."""
     rows = [(d, p, a) for d in DOMAINS for p, a in samples[d].public]
@@ -180,7 +137,7 @@ def public_gains(
          for before, row in zip(plain, encoded, strict=True)]
         for one in found
     ]  # fmt: skip
-    return [p for _, p, _ in rows], [d for d, _, _ in rows], np.array(gains)
+    return [p for _, p, _ in rows], [d for d, _, _ in rows], contrasted(np.array(gains))
 
 
 def floe(home: Path, *words: str) -> str:
@@ -264,15 +221,17 @@ def main() -> None:
     say(f"1. eight devices learn, {args.rounds} rounds of {args.steps} steps")
     learn(settings)
     base = open_base(settings.model, home=home)
-    found = learned(settings.federated, home, base)
 
-    say("2. members judge")
-    gates = {one.cluster: judge(one, settings, base) for one in found}
+    say("2. members have judged")
+    found = cluster_adapters(settings.federated, home=home, base_digest=base.digest)
+    for one in found:
+        assert one.gate is not None
+        say(f"  {one.cluster}: {one.gate.why or 'passed'} {one.gate.facts()}")
     say("3. public prompts say where each adapter belongs")
     prompts, domains, gains = public_gains(found, samples, base)
     say("4. signed and published")
     floe(home, "fed", "keys", "new") if not (home / "trust/publish.key").exists() else None
-    names = publish_all(found, gates, (prompts, domains, gains), args, home, base)
+    names = publish_all(found, (prompts, domains, gains), args, home, base)
     del base
 
     say("5. a server routes held-out prompts by content, 6. and answers get likelier")
@@ -298,8 +257,7 @@ def prepared_home(args: argparse.Namespace) -> Path:
 
 
 def publish_all(
-    found: list[Learned],
-    gates: dict[str, GateResult],
+    found: Sequence[ClusterAdapter],
     public: tuple[list[str], list[str], np.ndarray],
     args: argparse.Namespace,
     home: Path,
@@ -311,9 +269,8 @@ def publish_all(
     vectors = np.array([embedding(p) for p in prompts])
     names: dict[str, str] = {}
     for one, gain in zip(found, gains, strict=True):
-        result = gates[one.cluster]
-        if not result.passes:
-            say(f"  {one.cluster}: not published: {result.why}")
+        result = one.gate
+        if result is None or not result.passes:
             continue
         try:
             centroid = public_centroid(vectors, gain, encoder_digest=embedding.digest, share=0.2)
@@ -334,7 +291,7 @@ def publish_all(
     return names
 
 
-def check_clusters(found: list[Learned], domain_of: dict[str, str]) -> list[str]:
+def check_clusters(found: Sequence[ClusterAdapter], domain_of: dict[str, str]) -> list[str]:
     mixed = [c for c in found if len({domain_of[m] for m in c.members}) > 1]
     faults = [f"cluster {c.cluster} mixes domains: {', '.join(c.members)}" for c in mixed]
     if len(found) != len(DOMAINS):

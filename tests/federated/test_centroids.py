@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floe.core.errors import BadConfig, BadRound
-from floe.federated.centroids import private_centroid, public_centroid, signal_to_noise
+from floe.federated.centroids import contrasted, private_centroid, public_centroid, signal_to_noise
 
 D = 16
 
@@ -97,6 +97,14 @@ def test_public_prompts_count_by_what_the_adapter_gains_there() -> None:
     assert whole[2] == whole[6] == 0.0 and whole[4] > 0.0
     longer = public_centroid(7.0 * vectors, gains, encoder_digest="e")
     np.testing.assert_allclose(longer.vector, found, atol=1e-6)
+
+
+def test_what_sets_an_adapter_apart_is_its_topic() -> None:
+    """All gain most on the first prompt; each has a prompt of its own where it gains more."""
+    gains = np.array([[2.0, 0.8, 0.1], [2.0, 0.1, 0.8]])
+    assert gains.argmax(axis=1).tolist() == [0, 0]
+    assert contrasted(gains).argmax(axis=1).tolist() == [1, 2]
+    np.testing.assert_array_equal(contrasted(gains[:1]), gains[:1])
 
 
 def test_an_adapter_that_helps_nowhere_is_not_routed() -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floe.assemble.federated import server_base, server_folder
+from floe.assemble.judging import read_gates
 from floe.assemble.models import model_files
 from floe.core.errors import NotFound
 from floe.core.sections import FederatedConfig
 from floe.federated import wire
 from floe.federated.peft_folder import Fact, write_peft_folder
+from floe.federated.publish_gate import GateResult
 from floe.federated.report import read_reports
 from floe.federated.state import Codec, StateFolder
 from floe.federated.update import AdapterState
@@ -18,11 +20,15 @@ from floe.federated.update import AdapterState
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClusterAdapter:
-    """A cluster's newest adapter; `members` are the devices that it was learned from or is for."""
+    """A cluster's newest adapter; `members` are the devices that it was learned from or is for.
+
+    `gate` is what they judged of it, None where nobody was asked.
+    """
 
     cluster: str
     state: AdapterState
     members: tuple[str, ...]
+    gate: GateResult | None = None
 
 
 def cluster_adapters(
@@ -36,32 +42,42 @@ def cluster_adapters(
     folder = server_folder(fed, home=home)
     state = StateFolder(folder, codec=Codec(pack=wire.encode, unpack=wire.decode))
     memory = state.read(base_digest)
+    gates = read_gates(folder, memory.adapters)
     found = []
     for cluster, digest in sorted(memory.adapters.items()):
         adapter = state.adapter(digest)
         if adapter is not None:
             members = tuple(sorted(d for d, c in memory.clusters.items() if c == cluster))
-            found.append(ClusterAdapter(cluster=cluster, state=adapter, members=members))
+            found.append(
+                ClusterAdapter(
+                    cluster=cluster, state=adapter, members=members, gate=gates.get(cluster)
+                )
+            )
     if not found:
         raise NotFound(f"no round of {fed.name!r} has given an adapter yet; see: floe fed simulate")
     return tuple(found)
 
 
-def export(fed: FederatedConfig, model: str, out: Path, *, home: Path) -> dict[str, Path]:
+def export(fed: FederatedConfig, model: str, out: Path, *, home: Path) -> dict[str, Path | str]:
     """Write each cluster's adapter to `out`/CLUSTER, with what its training spent in the card.
 
-    Cluster -> its folder. Raises as `cluster_adapters`, and what finding the base raises.
+    Cluster -> its folder, or why the gate stopped it. Raises as `cluster_adapters`, and what
+    finding the base raises.
     """
     digest, _ = server_base(fed, model, home=home)
     base = base_name(fed, model, home=home)
     facts = _run_facts(fed, server_folder(fed, home=home))
-    folders = {}
+    folders: dict[str, Path | str] = {}
     for one in cluster_adapters(fed, home=home, base_digest=digest):
+        if one.gate is not None and not one.gate.passes:
+            folders[one.cluster] = one.gate.why
+            continue
         card: dict[str, Fact] = {
             "description": f"learned by {len(one.members)} devices",
             "cluster": one.cluster,
             "base_digest": digest,
             **facts,
+            **(one.gate.facts() if one.gate is not None else {}),
         }
         folders[one.cluster] = write_peft_folder(one.state, out / one.cluster, base, facts=card)
     return folders

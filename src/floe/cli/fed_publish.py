@@ -75,6 +75,8 @@ def export(
 ) -> None:
     """Write what a federation has learned so far: a PEFT folder for each cluster.
 
+    A cluster whose members are worse off with it is left out, and said so.
+
     Example: floe fed export ./learned
     """
     from floe.assemble.exported import export as write
@@ -85,10 +87,12 @@ def export(
     fed = fed if name is None else dataclasses.replace(fed, name=name)
     folders = write(fed, settings.model.name, out, home=home())
     if as_json:
-        print(json.dumps({cluster: str(folder) for cluster, folder in folders.items()}))
+        told = {"folders": {c: str(f) for c, f in folders.items() if isinstance(f, Path)},
+                "left_out": {c: f for c, f in folders.items() if isinstance(f, str)}}  # fmt: skip
+        print(json.dumps(told))
         return
     for cluster, folder in folders.items():
-        print(f"{cluster}: {folder}")
+        print(f"{cluster}: {folder if isinstance(folder, Path) else f'left out: {folder}'}")
 
 
 def publish(

@@ -9,7 +9,7 @@ anyway, and from what everybody has, so that it says nothing that the adapter do
 each is clipped to length 1, Gaussian noise is added to the sum, and fewer than a minimum give
 nothing. That is one more release: account for it (`Mechanism` with this noise multiplier).
 
-Legend: N prompts or devices, D width of the embedding.
+Legend: A adapters, N prompts or devices, D width of the embedding.
 """
 
 from __future__ import annotations
@@ -53,6 +53,16 @@ def public_centroid(
     if not weights.any():
         raise BadRound("the adapter helps with none of the public prompts: it is reached by name")
     return _centroid(weights @ _unit(vectors[best]), encoder_digest)
+
+
+def contrasted(gains_AN: Vectors) -> NDArray[np.float64]:
+    """What each of several adapters gains on each prompt beyond the mean of all of them.
+
+    Every adapter learns to answer in the house's form, which helps everywhere; what sets it apart
+    is its topic. With one adapter alone the gains stay as they are.
+    """
+    gains = np.asarray(gains_AN, np.float64)
+    return gains - gains.mean(axis=0) if len(gains) > 1 else gains
 
 
 def private_centroid(

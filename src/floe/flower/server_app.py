@@ -10,6 +10,7 @@ from typing import Any
 from flwr.serverapp import ServerApp
 
 from floe.assemble.federated import devices_file, server_base, server_folder, server_parts
+from floe.assemble.judging import judge_run
 from floe.core.errors import FloeError
 from floe.core.files import atomic_write
 from floe.federated.identity import read_devices
@@ -64,7 +65,8 @@ def _hold(grid: Any, settings: AppSettings, tell: Tell, folder: Path) -> None:
         grid, least=fed.min_clients, all_of=len(devices), wait_s=fed.deadline_s
     )
     with parts.state.locked():
-        run_rounds(transport, parts, rounds=fed.rounds, tell=tell)
+        memory = run_rounds(transport, parts, rounds=fed.rounds, tell=tell)
+        judge_run(transport, parts, memory, fed)
 
 
 app = make_app()

@@ -17,6 +17,7 @@ from floe.assemble.federated import (
     server_folder,
     server_parts,
 )
+from floe.assemble.judging import judge_run
 from floe.core.errors import BadRound, FloeError, PrivacySpent
 from floe.federated.identity import write_devices
 from floe.federated.inline import InlineTransport
@@ -69,7 +70,8 @@ def _inline(settings: AppSettings, devices: list[AppSettings], tell: Tell) -> No
         repeatable=True,
     )
     with parts.state.locked():
-        run_rounds(transport, parts, rounds=fed.rounds, tell=tell)
+        memory = run_rounds(transport, parts, rounds=fed.rounds, tell=tell)
+        judge_run(transport, parts, memory, fed)
 
 
 def _answer(settings: AppSettings, data: bytes) -> bytes:
