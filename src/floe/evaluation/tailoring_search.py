@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from floe.core.files import atomic_write
 from floe.tailoring.base import Budgets, CostModel
 from floe.tailoring.genes import Choices, Levels
-from floe.tailoring.on_torch.opened import Opened
-from floe.tailoring.plan import Plan
+from floe.tailoring.modelled_cost import ModelledCost
+from floe.tailoring.on_torch.opened import Amounts, Opened, open_quality
+from floe.tailoring.plan import ModelShape, Plan
 from floe.tailoring.records import Records
 from floe.tailoring.run import Found, run_search
 from floe.tailoring.search.allocate import by_depth, by_threshold
@@ -28,6 +29,7 @@ from floe.tailoring.search.make import make_search
 from floe.tailoring.search.seeds import heuristic_seeds
 from floe.tailoring.shapes import whole_plan
 from floe.tailoring.space import Space
+from floe.tailoring.text import read_text, sample_text
 
 Say = Callable[[str], None]
 Figures = dict[str, Any]
@@ -57,8 +59,52 @@ class SearchPlan:
     test_width: int = 256
 
 
-QUICK = SearchPlan(points=(0.65,), n_evaluations=12, seeds=(0,), gain_point=0.65, test_windows=4)
+QUICK = SearchPlan(
+    points=(0.85,), n_evaluations=12, seeds=(0,), gain_point=0.85, test_windows=4, test_width=64
+)
 FULL = SearchPlan()
+QUICK_LAYERS = 6
+_QUICK_AMOUNTS = Amounts(
+    judged_windows=2, judged_width=64, ranked_windows=2, ranked_width=128, taylor_tokens=128
+)
+_SAMPLE = Path(__file__).parent / "data" / "wikitext2" / "test_sample.txt"
+
+
+def search_figures(
+    folder: Path,
+    *,
+    full: bool,
+    results: Path,
+    costs: Callable[[ModelShape], CostModel] | None = None,
+    base_digest: str = "",
+    wikitext: Path | None = None,
+    measure: MeasureLatency = lambda _: None,
+    say: Say = lambda _: None,
+) -> Figures:
+    """The comparison on a model's Hugging Face folder; partial results go into `results`.
+
+    `full` takes the whole model (SmolLM2-135M: 25 to 30 minutes of one core), else its first
+    `QUICK_LAYERS` layers. `costs` makes the cost model of a shape (a device's table); without it
+    costs are modelled by bytes. `wikitext` is a folder with WikiText-2's valid.txt and test.txt;
+    without it the samples that come with Floe are used.
+
+    Raises:
+        NotFound: `wikitext` lacks a file. BadModel: no model that can be cut.
+    """
+    calibration = sample_text() if wikitext is None else read_text(wikitext / "valid.txt")
+    test = read_text((wikitext / "test.txt") if wikitext is not None else _SAMPLE)
+    opened = open_quality(
+        folder, calibration, base_digest=base_digest,
+        n_layers=None if full else QUICK_LAYERS,
+        amounts=Amounts() if full else _QUICK_AMOUNTS,
+    )  # fmt: skip
+    chosen = costs(opened.shape) if costs else ModelledCost(shape=opened.shape)
+    figures = compare_searches(
+        opened, chosen, plan=FULL if full else QUICK, test_text=test, folder=results,
+        measure=measure, say=say,
+    )  # fmt: skip
+    source = "sample" if wikitext is None else "whole"
+    return {**figures, "search_text": source, "search_costs": "table" if costs else "modelled"}
 
 
 def compare_searches(

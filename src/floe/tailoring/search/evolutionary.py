@@ -44,7 +44,8 @@ class EvolutionarySearch(Started):
         model = LocalModel(ranked, self.space.genes)
         offspring = [self.mutated(parent) for _ in range(_OFFSPRING)]
         fresh = [o for o in offspring if o not in self._asked] or offspring
-        return self.space.repair_levels(min(fresh, key=model.expected))
+        best: Levels = min(fresh, key=lambda levels: model.expected(levels))
+        return self.space.repair_levels(best)
 
     def mutated(self, parent: Levels) -> Levels:
         """Offspring: one to three switches, seldom another type or criterion."""
