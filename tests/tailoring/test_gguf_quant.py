@@ -82,6 +82,16 @@ def test_weighted_scales_help(quant: str, gain: float) -> None:
     assert error(quantize(x, quant, importance_I=w)) < gain * error(quantize(x, quant))
 
 
+@pytest.mark.parametrize("quant", sorted(WORST))
+@pytest.mark.parametrize("size", [0.0, 1e-45, 2.8e-38, 1e-30])
+def test_values_next_to_nothing_become_nothing(quant: str, size: float) -> None:
+    x = np.full((2, 64), size, np.float32)
+    x[0, 0] = 0.0
+    for importance in (None, np.ones(64)):
+        found = back(quantize(x, quant, importance_I=importance), quant, x.shape)
+        assert np.isfinite(found).all() and np.abs(found).max() < 1e-6
+
+
 @pytest.mark.parametrize("quant", FOUR_AND_FIVE)
 def test_quantized_again_costs_nothing(quant: str) -> None:
     x = np.random.default_rng(2).normal(size=(64, 64)).astype(np.float32)

@@ -128,12 +128,14 @@ def dequantize(raw: Bytes, type_id: int, shape: tuple[int, ...]) -> FloatArray:
 
 def _quantize_rows(rows_OI: FloatArray, quant: str, importance_I: NDArray[Any] | None) -> Bytes:
     door = _package()
-    plain = door.quants.quantize(rows_OI, door.GGMLQuantizationType(TYPE_IDS[quant]))
-    if importance_I is None or quant not in _LEVELS:
-        return np.ascontiguousarray(plain).view(np.uint8).reshape(-1)
-    blocks = rows_OI.reshape(-1, BLOCK)
-    weights = np.broadcast_to(_weights(importance_I, rows_OI.shape[1]), rows_OI.shape)
-    return _weighted(blocks, weights.reshape(-1, BLOCK), quant, plain.reshape(len(blocks), -1))
+    # Blocks of values below 1e-37 have scales whose inverse is infinite; they are stored as 0.
+    with np.errstate(all="ignore"):
+        plain = door.quants.quantize(rows_OI, door.GGMLQuantizationType(TYPE_IDS[quant]))
+        if importance_I is None or quant not in _LEVELS:
+            return np.ascontiguousarray(plain).view(np.uint8).reshape(-1)
+        blocks = rows_OI.reshape(-1, BLOCK)
+        weights = np.broadcast_to(_weights(importance_I, rows_OI.shape[1]), rows_OI.shape)
+        return _weighted(blocks, weights.reshape(-1, BLOCK), quant, plain.reshape(len(blocks), -1))
 
 
 def _package() -> Any:
@@ -194,8 +196,7 @@ def _levels(
 ) -> FloatArray:
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
     offset = np.float32(0 if affine else (top + 1) / 2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        q = np.rint((x_B - low) * inverse + offset)
+    q = np.rint((x_B - low) * inverse + offset)
     levels: FloatArray = np.clip(np.nan_to_num(q), 0, top)
     return levels
 
