@@ -68,7 +68,9 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(names=MEASURED[:4], rounds=2, steps=6, examples=(16, 24), held_out=16, layers=3)
+QUICK = Plan(
+    names=MEASURED[:4], rounds=2, steps=6, batch=4, examples=(16, 24), held_out=16, layers=3
+)
 
 
 def loss_figures(full: bool, say: Say) -> dict[str, Any]:

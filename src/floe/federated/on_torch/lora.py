@@ -127,7 +127,7 @@ def _take_off(model: Any, plain: Mapping[str, Any]) -> None:
 
 
 def _tensor(array: Any) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+    return torch.from_numpy(np.array(array, np.float32))  # a copy: some are read-only
 
 
 def _array(tensor: Tensor) -> Any:
