@@ -7,16 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from floe.cli.common import ConfigOption, JsonOption, ModelOption, read_config, say
 
 if TYPE_CHECKING:
-    from floe.tailoring.base import Budgets, CostModel
+    from floe.tailoring.base import CostModel
+    from floe.tailoring.genes import Choices
     from floe.tailoring.profile import DeviceProfile
     from floe.tailoring.run import Found, OnStep, Step
+    from floe.tailoring.space import Space
 
 _MB = 1_000_000
 
@@ -78,13 +80,8 @@ def search(
     """
     from floe.tailoring.base import Budgets
     from floe.tailoring.memory import Room
-    from floe.tailoring.on_torch.opened import open_quality
     from floe.tailoring.plan_file import PlanFile, write_plan
-    from floe.tailoring.records import Records
     from floe.tailoring.rules import Rules
-    from floe.tailoring.run import run_search
-    from floe.tailoring.search.make import make_search
-    from floe.tailoring.search.seeds import heuristic_seeds
     from floe.tailoring.space import Space
 
     device = _profile(profile, any_board=any_board)
@@ -97,23 +94,43 @@ def search(
         energy_mj=energy_mj,
     )
     rules = Rules(include=tuple(include or ()), exclude=tuple(exclude or ()))
-    criteria = tuple(_listed(importances))
     space = Space(
         shape=device.shape, cost=costs, budgets=budgets, rules=rules, room=room,
-        choices=_choices(criteria, _listed(quants), tied=device.shape.tied_embeddings),
+        choices=_choices(_listed(importances), _listed(quants), device.shape.tied_embeddings),
     )  # fmt: skip
-    say("floe: measuring which heads and channels matter")
-    opened = open_quality(
-        folder or _folder(config, model), _text(text), shape=device.shape, seed=seed,
-        criteria=tuple(dict.fromkeys((*criteria, "flap", "taylor", "block-influence"))),
-    )  # fmt: skip
-    measured = opened.quality.importances
-    label = _label(method, seed, device, budgets, space, opened.statistics.loss)
     trials = out.with_suffix(".trials.jsonl")
     if not resume:
         trials.unlink(missing_ok=True)
+    found = _found(
+        method, device, space, folder or _folder(config, model), _text(text), seed=seed,
+        evaluations=evaluations, trials=trials,
+    )  # fmt: skip
+    write_plan(out, PlanFile(plan=found.best.plan, budgets=budgets, rules=rules))
+    if plot is not None:
+        _write_plot(plot, found)
+    _print(found, out, as_json=as_json)
+
+
+def _found(
+    method: str, device: DeviceProfile, space: Space, folder: Path, text: str, *, seed: int,
+    evaluations: int, trials: Path,
+) -> Found:  # fmt: skip
+    """What the search came to; its trials are in `trials`."""
+    from floe.tailoring.on_torch.opened import open_quality
+    from floe.tailoring.records import Records
+    from floe.tailoring.run import run_search
+    from floe.tailoring.search.make import make_search
+    from floe.tailoring.search.seeds import heuristic_seeds
+
+    say("floe: measuring which heads and channels matter")
+    criteria = (*space.choices.importances, "flap", "taylor", "block-influence")
+    opened = open_quality(
+        folder, text, shape=device.shape, seed=seed, criteria=tuple(dict.fromkeys(criteria))
+    )
+    measured = opened.quality.importances
+    label = _label(method, seed, device, space, opened.statistics.loss)
     with Records(trials, label=label) as records, _steps(evaluations) as on_step:
-        found = run_search(
+        return run_search(
             make_search(
                 method, space=space, seed=seed, importances=measured["flap"],
                 seeds=() if method == "random" else heuristic_seeds(space, measured),
@@ -121,10 +138,6 @@ def search(
             space=space, quality=opened.quality, n_evaluations=evaluations, records=records,
             on_step=on_step,
         )  # fmt: skip
-    write_plan(out, PlanFile(plan=found.best.plan, budgets=budgets, rules=rules))
-    if plot is not None:
-        _write_plot(plot, found)
-    _print(found, out, as_json=as_json)
 
 
 def _profile(path: Path, *, any_board: bool) -> DeviceProfile:
@@ -152,7 +165,7 @@ def _text(path: Path | None) -> str:
     return sample_text() if path is None else read_text(path)
 
 
-def _choices(criteria: tuple[str, ...], quants: list[str], *, tied: bool) -> Any:
+def _choices(criteria: list[str], quants: list[str], tied: bool) -> Choices:
     from floe.tailoring.genes import Choices
 
     groups = ("embedding", "attention", "ffn") if tied else (
@@ -160,7 +173,7 @@ def _choices(criteria: tuple[str, ...], quants: list[str], *, tied: bool) -> Any
     )  # fmt: skip
     return Choices(
         quants={group: tuple(quants) for group in groups} if quants else {},
-        importances=criteria,
+        importances=tuple(criteria),
     )
 
 
@@ -189,7 +202,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _label(
-    method: str, seed: int, device: DeviceProfile, budgets: Budgets, space: Any, loss: float
+    method: str, seed: int, device: DeviceProfile, space: Space, loss: float
 ) -> dict[str, str | int | float | None]:
     import hashlib
     from dataclasses import asdict
@@ -202,7 +215,7 @@ def _label(
         "base_digest": device.shape.base_digest,
         "space": hashlib.sha256((told + costs).encode()).hexdigest(),
         "calibration_loss": loss,
-        **asdict(budgets),
+        **asdict(space.budgets),
     }
 
 
