@@ -6,6 +6,7 @@ folder is there whole or not at all.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ Told = Callable[[str, float], None]
 """What is being done, and how much of that step is done, 0 to 1."""
 
 MODEL_FILE, HF_FOLDER, PLAN_FILE, ADAPTERS_FOLDER = "model.gguf", "hf", "plan.json", "adapters"
+TRIALS_FILE = "plan.trials.jsonl"
 CUT_FILE = f"{HF_FOLDER}/floe_cut.json"
 
 
@@ -85,7 +87,8 @@ class Parts:
 class Order:
     """What is asked for. `name` is what the tailored model is called.
 
-    `quants` are types for groups that the plan gives none. A model whose perplexity is more than
+    `quants` are types for groups that the plan gives none. `trials` of the plan's search are laid
+    beside it if there are any. A model whose perplexity is more than
     `max_ratio` times the original's is refused, unless `force` (bug-log D05).
     """
 
@@ -98,6 +101,7 @@ class Order:
     max_ratio: float = 2.0
     force: bool = False
     keep_hf: bool = True
+    trials: Path | None = None
     facts: Mapping[str, float | int | str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,7 +143,8 @@ def deploy(order: Order, target: Path, parts: Parts, *, told: Told = lambda *_: 
             "pruned": parts.perplexity(pruned.model, {}),
         }
         model = pruned.model if parts.recover is None else parts.recover(pruned.model, told)
-        found["recovered"] = parts.perplexity(model, {})
+        if parts.recover is not None:
+            found["recovered"] = parts.perplexity(model, {})
         found["built"] = parts.perplexity(model, plan.quants)
         _refuse_bad(found, order)
 
@@ -162,6 +167,8 @@ def deploy(order: Order, target: Path, parts: Parts, *, told: Told = lambda *_: 
         _refuse_over(file.budgets, cost)
 
         write_plan(work / PLAN_FILE, replace(file, plan=plan))
+        if order.trials is not None and order.trials.is_file():
+            shutil.copy(order.trials, work / TRIALS_FILE)
         if not order.keep_hf:
             _keep_map_alone(hf)
         manifest = Manifest(
@@ -229,7 +236,7 @@ def _facts(
 ) -> dict[str, float | int | str | None]:
     facts: dict[str, float | int | str | None] = {
         "perplexity_pruned": found["pruned"],
-        "perplexity_recovered": found["recovered"],
+        "perplexity_recovered": found.get("recovered"),
         "logit_max_error": logits.max_error,
         "logit_greedy_same": logits.greedy_same,
         "logit_greedy_tokens": logits.greedy_tokens,

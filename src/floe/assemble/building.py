@@ -41,13 +41,15 @@ from floe.federated.peft_folder import write_peft_folder
 from floe.federated.update import AdapterState, Factors
 from floe.models.sources import Progress
 from floe.tailoring import gguf_quant, validate
-from floe.tailoring.base import Cost
+from floe.tailoring.base import Budgets, Cost
 from floe.tailoring.carry import HF_NAMES, Modules, carry
 from floe.tailoring.child_load import Loaded
 from floe.tailoring.cut import make_cut
+from floe.tailoring.genes import Choices
 from floe.tailoring.gguf_export import export_gguf
 from floe.tailoring.gguf_names import INTERLEAVED
 from floe.tailoring.logit_check import LogitCheck, logit_check
+from floe.tailoring.memory import Room
 from floe.tailoring.on_torch.carried import TOLERANCE, carry_error
 from floe.tailoring.on_torch.hf_export import export_hf
 from floe.tailoring.on_torch.importance import make_importance
@@ -59,7 +61,12 @@ from floe.tailoring.on_torch.reload import log_probs_of
 from floe.tailoring.on_torch.rounding import rounded
 from floe.tailoring.plan import COMPENSATED, GROUPS, Cut, ModelShape, Plan
 from floe.tailoring.plan_file import PlanFile
-from floe.tailoring.shapes import shape_of_gguf
+from floe.tailoring.profile import DeviceProfile
+from floe.tailoring.run import run_search
+from floe.tailoring.search.make import make_search
+from floe.tailoring.search.seeds import heuristic_seeds
+from floe.tailoring.shapes import shape_of_gguf, whole_plan
+from floe.tailoring.space import Space
 from floe.tailoring.tensors import Tensors, from_hf_folder
 from floe.tailoring.text import sample_text, windows
 from floe.tailoring.tune import Settings, candidates, tune
@@ -201,7 +208,7 @@ class Workshop:
     def perplexity(self, model: Model | None, quants: Mapping[str, str]) -> float:
         """On the text's second half, the weights rounded as the types keep them."""
         judged = self.opened.model if model is None else model
-        return perplexity(rounded(judged, quants), self.opened.quality.windows_BT)
+        return perplexity(rounded(judged, quants), self.opened.quality.judged)
 
     def export_hf(self, model: Model, target: Path, cut: Cut) -> None:
         """As a Hugging Face folder, loaded again before it has its name."""
@@ -456,6 +463,56 @@ def _quantize(source: Path, target: Path, quants: Mapping[str, str], told: Told)
         source, target, quants,
         on_tensor=lambda _name, done, total: told("quantizing", done / total),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a model is searched for: a share of the original's decode time in F16, a memory."""
+
+    latency_ratio: float | None = None
+    memory_bytes: int | None = None
+    context_tokens: int = 2048
+    adapters: int = 0
+    evaluations: int = 24
+    seed: int = 0
+
+
+def search_plan(workshop: Workshop, device: DeviceProfile, asked: Asked, told: Told) -> PlanFile:
+    """The best plan of an evolutionary search inside the limits, the profile's among them.
+
+    Raises:
+        BadPlan: no plan keeps the limits, or the profile is of another model.
+    """
+    room = Room(context_tokens=asked.context_tokens, adapters=asked.adapters)
+    costs = device.costs(room=room)
+    decode_ms = device.limits.latency_slo_ms
+    if asked.latency_ratio is not None:
+        decode_ms = costs.cost(whole_plan(device.shape)).decode_ms * asked.latency_ratio
+    budget_mb = device.limits.memory_budget_mb
+    memory = round(budget_mb * 1e6) if budget_mb is not None else None
+    budgets = Budgets(decode_ms=decode_ms, memory_bytes=asked.memory_bytes or memory)
+    space = Space(
+        shape=device.shape, cost=costs, budgets=budgets, room=room,
+        choices=Choices(importances=("flap",), fixed_quants=types_in(device, workshop.original)),
+    )  # fmt: skip
+    told("measuring which heads and channels matter", 0.0)
+    quality = workshop.opened.quality
+    found = run_search(
+        make_search(
+            "evolutionary", space=space, seed=asked.seed,
+            seeds=heuristic_seeds(space, quality.importances),
+        ),
+        space=space, quality=quality, n_evaluations=asked.evaluations,
+        on_step=lambda s: told(f"searching, best {s.best.perplexity:.1f}", s.done / s.total),
+    )  # fmt: skip
+    return PlanFile(plan=found.best.plan, budgets=budgets)
+
+
+def types_in(device: DeviceProfile, original: Original) -> dict[str, str]:
+    """The original file's types, as far as the profile timed them."""
+    known = device.table.grid.quants
+    found = types_of_file(original.gguf)
+    return {group: quant for group, quant in found.items() if quant in known}
 
 
 def _no_plan(_told: Told) -> PlanFile:

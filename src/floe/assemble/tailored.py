@@ -11,8 +11,10 @@ from floe.core.config import Config
 from floe.core.errors import NotFound
 from floe.core.sections import ModelConfig
 from floe.engine.llama_library import library
+from floe.engine.load_child import COMMAND
 from floe.models.cache import PulledModel
 from floe.tailoring.board import Board
+from floe.tailoring.child_load import Loaded, try_load
 from floe.tailoring.manifest import Manifest, model_path, read_manifest
 
 _SETTINGS = ("threads", "context_tokens", "kv_type", "flash_attention", "batch_tokens")
@@ -32,6 +34,15 @@ def this_board() -> Board:
     if board := _text(Path("/proc/device-tree/model")):
         machine["board"] = board
     return Board(machine=machine, engine=library().layout.build)
+
+
+def try_model(path: Path) -> Loaded:
+    """Load an untried file in a process of its own, as it is served, and decode two tokens.
+
+    Raises:
+        BadModel: it cannot be used, with what was found.
+    """
+    return try_load(path, command=COMMAND)
 
 
 def manifest_at(name: str) -> Path | None:

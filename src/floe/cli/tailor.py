@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from floe.cli.tailor_build import build, report, validate
 from floe.cli.tailor_profile import profile
 from floe.cli.tailor_search import search
 
@@ -19,3 +20,6 @@ def _group() -> None: ...
 
 app.command()(profile)
 app.command()(search)
+app.command()(build)
+app.command()(validate)
+app.command()(report)

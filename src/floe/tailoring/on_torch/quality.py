@@ -64,7 +64,7 @@ class TorchQuality:
         self.runs = 0
 
     @property
-    def windows_BT(self) -> Tensor:  # noqa: N802 - the shape is part of the name
+    def judged(self) -> Tensor:
         """What plans are judged on."""
         return self._ids_BT
 
