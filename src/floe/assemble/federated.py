@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.adapters.signature import SigningKey, load_key, new_key, verify
-from floe.core.errors import PrivacySpent
+from floe.core.errors import BadConfig, PrivacySpent
 from floe.core.files import safe_name
 from floe.core.sections import FederatedConfig
 from floe.federated import wire
@@ -27,12 +27,15 @@ from floe.federated.dp_ledger import DpLedger
 from floe.federated.layers import layer_shapes, weights_digest
 from floe.federated.rounds import Opened
 from floe.federated.settings import TARGETS
+from floe.federated.shields.combine import check_shields
 from floe.federated.shields.gaussian import ClientDp
 from floe.federated.shields.noise_central import NoiseCentral
 from floe.federated.shields.noise_distributed import NoiseDistributed
 from floe.federated.state import Codec, Memory, StateFolder
 from floe.federated.update import AdapterState, Update
 from floe.learn import Addition, Grouped, ServerParts
+
+_ROBUST = ("trimmed-mean", "coordinate-median", "multi-krum")
 
 
 def federation_folder(fed: FederatedConfig, *, home: Path) -> Path:
@@ -63,6 +66,29 @@ def device_key(folder: Path) -> SigningKey:
     return load_key(path) if path.exists() else new_key(path)
 
 
+def check_protection(fed: FederatedConfig) -> None:
+    """Raise BadConfig where what is asked for would not protect; both ends ask first."""
+    if fed.secagg:
+        # SecAggPlusWorkflow of flwr.server takes a legacy context and strategy, flwr.serverapp has
+        # none; a switch that changes nothing must not look like protection.
+        raise BadConfig(
+            "SecAgg+ of Flower 1.42 speaks its older messages alone and rounds here do not: use "
+            'federated.dp = "central", which trusts the server, or "example", which does not',
+            param="federated.secagg",
+        )
+    noisy = fed.dp in ("central", "distributed")
+    names = [f"noise-{fed.dp}"] if noisy else []
+    robust = fed.mode == "both" and fed.aggregator in _ROBUST
+    check_shields(
+        [*names, "quantize"] if fed.upload_bits == 8 else names,
+        mode=fed.mode,
+        aggregation="robust" if robust else "mean",
+        weights="equal" if noisy else "examples",
+        secure_sum=fed.secagg,
+        grouped_by_updates=fed.clusters != 1,
+    )
+
+
 def server_parts(
     fed: FederatedConfig,
     *,
@@ -77,6 +103,7 @@ def server_parts(
     Raises:
         BadConfig: protections that would not protect.
     """
+    check_protection(fed)
     codec = codec_of(32)
     state = StateFolder(folder, codec=codec)
     noisy = fed.dp in ("central", "distributed")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from floe.assemble.federated import client_dp, codec_of, device_key
+from floe.assemble.federated import check_protection, client_dp, codec_of, device_key
 from floe.assemble.models import model_files
 from floe.core.files import sha256_file
 from floe.core.sections import FederatedConfig
@@ -26,7 +26,6 @@ from floe.federated.rounds import Task
 from floe.federated.sampling import Sampling
 from floe.federated.settings import TrainSettings
 from floe.federated.shields.clip import Clip
-from floe.federated.shields.combine import check_shields
 from floe.federated.shields.noise_central import NoiseCentral
 from floe.federated.shields.noise_distributed import NoiseDistributed
 from floe.federated.shields.quantize import Quantize
@@ -114,6 +113,7 @@ def device_parts(
     Raises:
         BadConfig: protections that would not protect. NotFound, BadRequest: no usable examples.
     """
+    check_protection(fed)
     folder.mkdir(parents=True, exist_ok=True)
     secret = fed.dp != "off" and not repeatable
     split = split_examples(read_examples(data))
@@ -176,20 +176,7 @@ def _device_shields(fed: FederatedConfig, *, folder: Path, secret: bool) -> tupl
     if fed.upload_bits == 8:
         plain = fed.dp == "off" and fed.mode == "both"
         shields.append(QuantizeOnDisk(folder) if plain else Quantize(feedback=False))
-    check_shields(
-        [s.name for s in shields],
-        mode=fed.mode,
-        aggregation=_aggregation(fed),
-        weights="equal" if fed.dp in ("central", "distributed") else "examples",
-        secure_sum=fed.secagg,
-        grouped_by_updates=fed.clusters != 1,
-    )
     return tuple(shields)
-
-
-def _aggregation(fed: FederatedConfig) -> str:
-    robust = ("trimmed-mean", "coordinate-median", "multi-krum")
-    return "robust" if fed.mode == "both" and fed.aggregator in robust else "mean"
 
 
 def _nothing_spent(_task: Task) -> Mapping[str, float]:
