@@ -71,7 +71,7 @@ LOSS_FULL = Plan(
     targets=(1.0, 3.0, 8.0), learning_rate=2e-3,
 )  # fmt: skip
 CANARY_FULL = Plan(
-    layers=6, tasks=2, per_task=16, canaries=64, seeds=3, rate=0.25, steps=100, targets=(8.0,)
+    layers=6, tasks=2, per_task=16, canaries=64, seeds=3, rate=0.25, steps=60, targets=(8.0,)
 )
 
 
