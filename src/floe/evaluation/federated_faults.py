@@ -77,8 +77,15 @@ def fault_figures(full: bool, say: Say) -> dict[str, Any]:
             say(f"{name}: {loss:.4f}, {'survived' if survived else 'DID NOT SURVIVE'}")
         plain = world.run("sign_flip_plain_mean", bend=flip)
         figures["faults_loss_sign_flip_plain_mean"] = plain
-    survived = [v for k, v in figures.items() if k.startswith("survives_")]
-    return {**figures, "survives": all(survived), "faults_within": WITHIN}
+    every = all(v for k, v in figures.items() if k.startswith("survives_"))
+    gain = figures["faults_loss_base"] - clean
+    worst = max(figures[f"faults_loss_{name}"] for name in FAULTS) - clean
+    return {
+        **figures,
+        "survives": every,
+        "faults_within": WITHIN,
+        "faults_worst_share_of_gain_lost": round(max(0.0, worst) / gain, 4),
+    }
 
 
 class World:
