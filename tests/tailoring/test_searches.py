@@ -148,6 +148,21 @@ def test_evolution_beats_random_search_at_equal_evaluations() -> None:
     assert wins >= 4
 
 
+def test_seeds_try_bits_first_and_then_take_the_best() -> None:
+    world = World(choices=CHOICES, ratio=0.5)
+    measured = {"flap": world.importances(), "block-influence": world.importances()}
+    seeds = heuristic_seeds(world.space, measured)
+    search = made("random", world)
+    asked = []
+    for _ in seeds:
+        asked.append(search.ask())
+        search.tell(world.trial(asked[-1]))
+    assert {p.quants["ffn"] for p in asked[:2]} == {"Q4_0", "Q8_0"}
+    best = min(asked[:2], key=world.perplexity)
+    assert asked[2].quants == best.quants
+    assert all(p.importance == "flap" for p in asked)
+
+
 def test_uniform_tries_each_criterion_and_type() -> None:
     world = World(choices=CHOICES)
     plans = ran("uniform", world, with_seeds=False)

@@ -3,7 +3,7 @@
 (1+lambda): offspring of the best plan so far, so that nothing found is lost. The budgets hold at
 every step, since a switch is balanced before it is proposed. EvoPress screens many offspring on
 few tokens; here a linear model of the trials so far screens them, which costs no evaluation, and
-every fourth plan is not screened, so that what the model does not know is found out.
+every second plan is not screened, so that what the model does not know is found out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from floe.tailoring.space import Space
 
 _MOST_SWITCHES = 3
 _BALANCING = 200  # single steps to come back inside the budgets
+_RENAMED = 0.2  # another type or criterion
 _RAISED = 8  # halves tried with one step more
 _OFFSPRING = 16
-_UNSCREENED = 4  # one proposal in so many
+_UNSCREENED = 2  # one proposal in so many
 _KNOWN = 4  # trials before anything is screened
 
 
@@ -51,7 +52,7 @@ class EvolutionarySearch(Started):
         """Offspring: one to three switches, seldom another type or criterion."""
         rng = self.rng
         child = list(parent)
-        if self._names and rng.random() < 0.1:
+        if self._names and rng.random() < _RENAMED:
             i = int(rng.choice(self._names))
             child[i] = int(rng.integers(self.space.genes[i].top + 1))
         switches = min(int(n) for n in rng.integers(1, _MOST_SWITCHES + 1, 2))

@@ -16,7 +16,6 @@ from floe.tailoring.genes import Gene, Levels
 
 _NOISE = 0.1  # of log-perplexity: what a line does not explain
 _SPREAD = 0.3  # of what a whole gene is worth, before anything is known
-_WORTH = -0.2  # believed before: more of anything is a little better
 _FORGET = 0.5  # a trial counts by exp(-0.5 per unit of log-perplexity above the best)
 _WORST = 20.0
 
@@ -34,8 +33,7 @@ class LocalModel:
         weighted_NG = moved_NG * (np.exp(-_FORGET * worse_N) / _NOISE**2)[:, None]
         size = len(genes)
         precision_GG = weighted_NG.T @ moved_NG + np.eye(size) / _SPREAD**2
-        right_G = weighted_NG.T @ worse_N + _WORTH / _SPREAD**2
-        self._mean_G = np.linalg.solve(precision_GG, right_G)
+        self._mean_G = np.linalg.solve(precision_GG, weighted_NG.T @ worse_N)
 
     def expected(self, levels: Levels) -> float:
         """Log-perplexity over the best plan's, as far as known; below 0 = better."""

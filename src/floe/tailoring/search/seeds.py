@@ -19,11 +19,13 @@ def heuristic_seeds(
 
     All are inside the budgets: FLAP's allocation, depth by block influence with the rest of the
     room used, uniform, and Taylor's scores by parameter. They name FLAP's criterion (with its
-    compensation) where the space has it, else its first.
+    compensation) where the space has it, else its first. Where types are chosen too, FLAP's
+    allocation is there with many, fewer and fewest bits.
     """
-    start = _start(space)
+    most, *fewer = _starts(space)
     found: list[Levels] = []
-    for name in SEEDS:
+    asked = [(SEEDS[0], most), *((SEEDS[0], s) for s in fewer), *((n, most) for n in SEEDS[1:])]
+    for name, start in asked:
         made = _seed(name, space, importances, start)
         if made is not None and made not in found:
             found.append(made)
@@ -49,9 +51,16 @@ def _seed(
     return None
 
 
-def _start(space: Space) -> Levels:
-    levels = list(space.highest)
-    for i, gene in enumerate(space.genes):
-        if gene.kind == "importance":
-            levels[i] = gene.options.index("flap") if "flap" in gene.options else 0
-    return tuple(levels)
+def _starts(space: Space) -> list[Levels]:
+    """Whole plans by the criterion: all types with most bits, then half-way, then with fewest."""
+    out: list[Levels] = []
+    for share in (1.0, 0.5, 0.0):
+        levels = list(space.highest)
+        for i, gene in enumerate(space.genes):
+            if gene.kind == "quant":
+                levels[i] = round(share * gene.top)
+            if gene.kind == "importance":
+                levels[i] = gene.options.index("flap") if "flap" in gene.options else 0
+        if tuple(levels) not in out:
+            out.append(tuple(levels))
+    return out

@@ -18,8 +18,8 @@ _TRIES = 16
 class Started(ABC):
     """A search that asks for its seed plans, then for what `_propose` says.
 
-    Every evaluation counts, those of the seeds too. A seed's criterion is the best one so far
-    once there are trials, so that the first seeds find out which criterion cuts best.
+    Every evaluation counts, those of the seeds too. A seed whose types and criterion an earlier
+    seed had takes the best plan's so far: the first seeds find out which are good.
     """
 
     name = ""
@@ -31,9 +31,8 @@ class Started(ABC):
         self.trials: list[tuple[Levels, Trial]] = []
         self._asked: set[Levels] = set()
         self._waiting = [space.repair_levels(s) for s in seeds]
-        self._free_criterion = [
-            i for i, g in enumerate(space.genes) if g.kind in ("importance", "quant")
-        ]
+        self._named = [i for i, g in enumerate(space.genes) if not g.is_width]
+        self._tried: set[Levels] = set()
 
     @abstractmethod
     def _propose(self) -> Levels:
@@ -66,17 +65,19 @@ class Started(ABC):
     def _seed(self) -> Levels | None:
         while self._waiting:
             levels = self._waiting.pop(0)
-            if levels in self._asked:
-                levels = self._with_best_criterion(levels)
+            names = tuple(levels[i] for i in self._named)
+            if names in self._tried:
+                levels = self._with_best_names(levels)
+            self._tried.add(names)
             if levels not in self._asked:
                 return levels
         return None
 
-    def _with_best_criterion(self, levels: Levels) -> Levels:
+    def _with_best_names(self, levels: Levels) -> Levels:
         ranked = self.ranked()
-        if not ranked:
+        if not ranked or not self._named:
             return levels
         changed = list(levels)
-        for i in self._free_criterion:
+        for i in self._named:
             changed[i] = ranked[0][0][i]
         return self.space.repair_levels(changed)
