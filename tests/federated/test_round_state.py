@@ -112,6 +112,7 @@ def _keep_and_die(path: Path, at: int) -> None:
     state.write(replace(memory.after(OPENED, ("a", "b"), advanced=True), adapters={"x": digest}))
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("at", range(6))
 def test_killed_at_any_rename_the_round_is_open_or_over(tmp_path: Path, at: int) -> None:
     fork = multiprocessing.get_context("fork")

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -229,7 +230,9 @@ class _Killed(InlineTransport):
 def _server_kill(world: World) -> float:
     """A process holds the rounds and is killed in the last; this one goes on in the same folder."""
     run, rounds = "server_kill", world.plan.rounds
-    pid = os.fork()
+    with warnings.catch_warnings():  # one thread trains, and the child needs no other
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         try:
             world.run(run, over=partial(_Killed, in_round=rounds))
