@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -15,9 +16,15 @@ import pytest
 
 from floe.adapters.store import AdapterStore
 from floe.adapters.trust import Trust
+from floe.assemble.federated import server_base, server_folder
+from floe.assemble.judging import GATES
 from floe.cli.main import main
 from floe.core.request import Message, Request
-from floe.core.sections import RoutingConfig
+from floe.core.sections import FederatedConfig, RoutingConfig
+from floe.federated import wire
+from floe.federated.publish_gate import gate
+from floe.federated.state import Codec, Memory, StateFolder
+from floe.federated.update import AdapterState, Factors
 from floe.routing.router import Router
 from floe.testing.tiny_model import make_tiny_adapter, make_tiny_model
 
@@ -183,3 +190,54 @@ def test_adapters_are_published_in_smaller_ranks_with_what_was_revoked(place: Pl
             "--ranks"
             in place.floe("adapters", "publish", "out", "--ranks", ranks, *model, code=2).stderr
         )
+
+
+def test_what_a_federation_learned_is_exported_and_published(place: Place) -> None:
+    (place.root / "hf").rename(place.root / "tiny-llama")
+    (place.root / "floe.toml").write_text('[federated]\nbase = "tiny-llama"\ndp = "example"\n')
+    words = ("--config", "floe.toml")
+    assert (
+        "no round of 'default' has given an adapter yet"
+        in place.fed("export", "learned", *words, code=4).stderr
+    )
+    fed = FederatedConfig(base="tiny-llama")
+    digest, shapes = server_base(fed, "", home=place.root)
+    folder = server_folder(fed, home=place.root)
+    state = StateFolder(folder, codec=Codec(pack=wire.encode, unpack=wire.decode))
+    rng = np.random.default_rng(0)
+    modules = {
+        path: Factors(
+            a_RI=rng.normal(0, 0.1, (2, i)).astype(np.float32),
+            b_OR=rng.normal(0, 0.1, (o, 2)).astype(np.float32),
+        )
+        for path, (o, i) in shapes.items()
+    }
+    digests = {
+        cluster: state.put_adapter(AdapterState(base_digest=digest, modules=modules))
+        for cluster in ("c0", "c1", "c2")
+    }
+    state.write(
+        Memory(
+            base_digest=digest, next_round=3, adapters=digests,
+            clusters={"a": "c0", "b": "c0", "c": "c1", "d": "c2"},
+        )
+    )  # fmt: skip
+    state.put_report({"round_number": 2, "attempt": 1, "void": "", "epsilon": 2.5})
+    good, bad = gate({"a": False, "b": False}, min_members=2), gate({"c": True}, min_members=1)
+    gates = {
+        cluster: {"adapter": digests[cluster], "result": dataclasses.asdict(result)}
+        for cluster, result in (("c0", good), ("c1", bad))
+    }
+    (folder / GATES).write_text(json.dumps(gates))
+    done = json.loads(place.fed("export", "learned", *words, "--json").stdout)
+    assert done == {
+        "folders": {"c0": "learned/c0", "c2": "learned/c2"},
+        "left_out": {"c1": "1 of 1 members are worse off with it"},
+    }
+    card = json.loads((place.root / "learned/c0/card.json").read_text())
+    assert (card["worse"], card["not_worse"], card["round"]) == (0, 2, 2)
+    assert (card["epsilon"], card["delta"], card["base_digest"]) == (2.5, 1e-5, digest)
+    assert "left out: 1 of 1" in place.fed("export", "again", *words).stdout
+    place.floe("fed", "keys", "new")
+    place.fed("publish", "learned/c0", "--name", "sums")
+    assert "epsilon 2.5  0 of 2 worse" in place.fed("versions", "sums").stdout
