@@ -67,7 +67,7 @@ QUICK_LAYERS = 6
 _QUICK_AMOUNTS = Amounts(
     judged_windows=2, judged_width=64, ranked_windows=2, ranked_width=128, taylor_tokens=128
 )
-_SAMPLE = Path(__file__).parent / "data" / "wikitext2" / "test_sample.txt"
+SAMPLE = Path(__file__).parent / "data" / "wikitext2" / "test_sample.txt"
 
 
 def search_figures(
@@ -92,7 +92,7 @@ def search_figures(
         NotFound: `wikitext` lacks a file. BadModel: no model that can be cut.
     """
     calibration = sample_text() if wikitext is None else read_text(wikitext / "valid.txt")
-    test = read_text((wikitext / "test.txt") if wikitext is not None else _SAMPLE)
+    test = read_text((wikitext / "test.txt") if wikitext is not None else SAMPLE)
     opened = open_quality(
         folder, calibration, base_digest=base_digest,
         n_layers=None if full else QUICK_LAYERS,
