@@ -196,9 +196,7 @@ def _ranks(text: str | None) -> list[int]:
     try:
         ranks = [int(part) for part in (text or "").split(",") if part.strip()]
     except ValueError as error:
-        raise BadRequest(
-            "--ranks are numbers with commas, as 4,8", param="ranks"
-        ) from error
+        raise BadRequest("--ranks are numbers with commas, as 4,8", param="ranks") from error
     if min(ranks, default=1) < 1:
         raise BadRequest("--ranks must be 1 or more", param="ranks")
     return ranks
