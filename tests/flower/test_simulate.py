@@ -14,6 +14,8 @@ import pytest
 from floe.assemble.federated import device_folder, server_base, server_folder
 from floe.core.errors import BadConfig, BadRound, PrivacySpent
 from floe.core.sections import FederatedConfig
+from floe.federated import wire
+from floe.federated.checkpoints import Checkpoints
 from floe.federated.identity import unseal
 from floe.federated.on_torch.base_model import base_shapes, folder_digest
 from floe.federated.report import read_reports
@@ -170,6 +172,21 @@ def test_what_would_not_protect_is_refused(run: Run) -> None:
         run(dp="central", clusters=1)
     with pytest.raises(BadConfig, match=r"SecAgg\+ of Flower 1\.42 speaks its older messages"):
         run(secagg=True, mode="freeze-a", clusters=1)
+
+
+def test_c29_an_update_too_large_is_said_before_training(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_BYTES", 1000)
+    with pytest.raises(BadRound, match="invalid_request_error"):
+        run(rounds=1)
+
+
+def test_a_long_training_keeps_its_place(run: Run, settings: AppSettings) -> None:
+    run(rounds=1, steps=11, batch=1)
+    one = simulated_device(settings, 0)
+    folder = device_folder(one.federated, home=Path(settings.home))
+    assert Checkpoints(folder).path.is_file()
 
 
 def test_too_few_files_are_said(settings: AppSettings) -> None:

@@ -13,9 +13,12 @@ from typing import Any
 
 from floe.assemble.federated import check_protection, client_dp, codec_of, device_key
 from floe.assemble.models import model_files
+from floe.core.errors import BadConfig
 from floe.core.files import sha256_file
 from floe.core.sections import FederatedConfig
+from floe.federated import wire
 from floe.federated.base import Shield
+from floe.federated.checkpoints import Checkpoints
 from floe.federated.dp_ledger import DpLedger
 from floe.federated.examples import read_examples, split_examples
 from floe.federated.on_torch.base_model import BaseModel, load_base
@@ -114,6 +117,7 @@ def device_parts(
         BadConfig: protections that would not protect. NotFound, BadRequest: no usable examples.
     """
     check_protection(fed)
+    _check_size(fed, base, rank)
     folder.mkdir(parents=True, exist_ok=True)
     secret = fed.dp != "off" and not repeatable
     split = split_examples(read_examples(data))
@@ -128,7 +132,12 @@ def device_parts(
         )
         ledger = DpLedger(path=folder / "ledger.jsonl", target_epsilon=fed.epsilon, delta=fed.delta)
         spend = partial(_spend_on_device, ledger, rule, fed.steps)
-    trainer = LoraTrainer.of_examples(base, split, settings=settings, client=name, rule=rule)
+    # A private run is never resumed: its noise would be drawn twice, its budget spent once.
+    resumes = fed.dp == "off" and fed.steps > _STEPS_TO_LOSE
+    checkpoints = Checkpoints(folder, every_steps=_STEPS_TO_LOSE) if resumes else None
+    trainer = LoraTrainer.of_examples(
+        base, split, settings=settings, client=name, rule=rule, checkpoints=checkpoints
+    )
     return DeviceParts(
         name=name,
         base_digest=base.digest,
@@ -141,6 +150,22 @@ def device_parts(
         spend=spend,
         seed=None if secret else fed.seed,
     )
+
+
+_STEPS_TO_LOSE = 10
+"""A device that is killed in training goes on from at most so many steps before."""
+
+
+def _check_size(fed: FederatedConfig, base: BaseModel, rank: int) -> None:
+    """Raise BadConfig for updates that no server would take, before anything is trained."""
+    places = tuple((name, rank, o, i) for name, (o, i) in base.shapes().items())
+    n_bytes = wire.payload_bytes(places, bits=fed.upload_bits)
+    if n_bytes > wire.MAX_BYTES:
+        raise BadConfig(
+            f"an update at rank {rank} has {n_bytes} bytes, above the limit of {wire.MAX_BYTES}: "
+            "choose a lower rank, or federated.upload_bits = 8",
+            param="federated.ranks",
+        )
 
 
 class _SharedRank:
