@@ -29,6 +29,7 @@ from floe.evaluation.privacy_bench import privacy_benchmark
 from floe.evaluation.processes import environment
 from floe.evaluation.routing_bench import routing_benchmark
 from floe.evaluation.servers import floe_server
+from floe.evaluation.tailoring_bench import tailoring_benchmark
 from floe.models.pull import ensure
 
 Say = Callable[[str], None]
@@ -175,5 +176,9 @@ BENCHMARKS = {
     "federated": Benchmark(
         summary="adapters learned together: exactness, speed, clusters, privacy, faults",
         run=federated_benchmark,
+    ),
+    "tailoring": Benchmark(
+        summary="models cut to a device: perplexity at equal speed, memory, adapters carried over",
+        run=tailoring_benchmark,
     ),
 }

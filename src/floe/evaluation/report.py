@@ -20,6 +20,7 @@ from floe.evaluation import (
     power_page,
     privacy_page,
     routing_page,
+    tailoring_page,
 )
 from floe.evaluation.goals import Chart, Figures, Goal
 from floe.evaluation.plot import Lines
@@ -45,6 +46,9 @@ PAGES: Mapping[str, Page] = {
     "power": Page(goals=power_page.GOALS, charts=power_page.CHARTS, plots=power_page.PLOTS),
     "federated": Page(
         goals=federated_page.GOALS, charts=federated_page.CHARTS, plots=federated_page.PLOTS
+    ),
+    "tailoring": Page(
+        goals=tailoring_page.GOALS, charts=tailoring_page.CHARTS, plots=tailoring_page.PLOTS
     ),
 }
 
