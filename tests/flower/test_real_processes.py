@@ -176,6 +176,21 @@ def test_flower_calls_nobody_and_writes_where_it_is_told(tmp_path: Path) -> None
     assert telemetry.FLWR_TELEMETRY_ENABLED == "0"
 
 
+def test_a_node_that_ends_is_started_again_more_and_more_seldom(
+    settings: AppSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, slept, told = iter((3, 3, 0)), [], []
+    monkeypatch.setattr(
+        processes, "supernode_command", lambda *_, **__: ["sh", "-c", f"exit {next(codes)}"]
+    )
+    monkeypatch.setattr(processes.time, "sleep", slept.append)
+    one = replace(settings, federated=replace(settings.federated, device="a"))
+    processes.stay(one, tell=told.append)
+    assert slept == [4.0, 8.0]
+    assert "SuperNode ended with exit 3" in told[0]
+    assert "again in 8 s" in told[1]
+
+
 def test_a_server_that_cannot_start_says_where_to_look(
     settings: AppSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,8 +131,7 @@ def join(
     )
     with _flower():
         from floe.assemble.federated import device_folder, device_key
-        from floe.flower.processes import end
-        from floe.flower.processes import join as start
+        from floe.flower.processes import stay
     if not fed.device:
         raise BadRequest("give this device a name: --device NAME, or federated.device")
     folder = device_folder(fed, home=home())
@@ -145,16 +144,13 @@ def join(
         raise BadRequest("name this device's examples: --data FILE, or federated.data")
     chosen = rank or _rank(fed)
     say(f"floe: {fed.device} joins {fed.address} at rank {chosen}; the server's file needs\n{line}")
-    process = start(dataclasses.replace(_app_settings(settings, fed), rank=chosen))
     try:
-        code = process.wait()
+        stay(
+            dataclasses.replace(_app_settings(settings, fed), rank=chosen),
+            tell=lambda text: say(f"floe: {text}"),
+        )
     except KeyboardInterrupt:
         say("floe: leaving")
-        return
-    finally:
-        end(process)
-    if code:
-        raise BadRequest(f"Flower's SuperNode ended with exit {code}; see {folder}/supernode.log")
 
 
 def report(

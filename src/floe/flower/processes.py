@@ -29,6 +29,7 @@ from floe.flower.settings import KEY, AppSettings
 from floe.flower.simulate import raise_outcome
 
 START_S = 60.0
+RETRY_S, MOST_S = 2.0, 60.0
 RUNS = 5
 """So often in a row a server's app that was killed is started again."""
 _POLL_S = 0.1
@@ -144,6 +145,29 @@ def join(settings: AppSettings, *, local_port: int = 0) -> subprocess.Popen[byte
     settings.write(told)
     command = supernode_command(fed, told, secure=secure, port=local_port or _free_port())
     return _start(command, env=environment(folder, home=home), log=folder / "supernode.log")
+
+
+def stay(settings: AppSettings, *, tell: Callable[[str], None]) -> None:
+    """Take part until told to stop: a SuperNode that ends is started again, more and more seldom.
+
+    It ends by itself where the server does not know its node key (yet), or forgot it in a restart.
+
+    Raises as `join`.
+    """
+    wait_s = RETRY_S
+    while True:
+        began_s = time.monotonic()
+        process = join(settings)
+        try:
+            code = process.wait()
+        finally:
+            end(process)
+        if code == 0:
+            return
+        wait_s = RETRY_S if time.monotonic() - began_s > MOST_S else min(2 * wait_s, MOST_S)
+        log = device_folder(settings.federated, home=Path(settings.home)) / "supernode.log"
+        tell(f"Flower's SuperNode ended with exit {code}, see {log}; again in {wait_s:.0f} s")
+        time.sleep(wait_s)
 
 
 def superlink_command(fed: FederatedConfig, *, secure: bool) -> list[str]:
