@@ -16,6 +16,7 @@ from floe.tailoring.plan import Plan
 from floe.tailoring.rules import Rules
 from floe.tailoring.run import run_search
 from floe.tailoring.search.allocate import by_depth, by_threshold
+from floe.tailoring.search.evolutionary import EvolutionarySearch
 from floe.tailoring.search.generative import GenerativeSearch
 from floe.tailoring.search.make import SEARCHES, make_search
 from floe.tailoring.search.seeds import heuristic_seeds
@@ -161,6 +162,17 @@ def test_seeds_try_bits_first_and_then_take_the_best() -> None:
     best = min(asked[:2], key=world.perplexity)
     assert asked[2].quants == best.quants
     assert all(p.importance == "flap" for p in asked)
+
+
+def test_screening_helps_where_halves_add_up() -> None:
+    best = {True: 0.0, False: 0.0}
+    for seed in range(4):
+        world = World(seed=seed, n_layers=20, ratio=0.55)
+        for screened in best:
+            search = EvolutionarySearch(space=world.space, seed=seed, screened=screened)
+            found = run_search(search, space=world.space, quality=world, n_evaluations=30)
+            best[screened] += float(np.log(found.best.perplexity))
+    assert best[True] < best[False]
 
 
 def test_uniform_tries_each_criterion_and_type() -> None:

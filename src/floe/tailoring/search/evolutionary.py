@@ -2,8 +2,8 @@
 
 (1+lambda): offspring of the best plan so far, so that nothing found is lost. The budgets hold at
 every step, since a switch is balanced before it is proposed. EvoPress screens many offspring on
-few tokens; here a linear model of the trials so far screens them, which costs no evaluation, and
-every second plan is not screened, so that what the model does not know is found out.
+few tokens; here a linear model of the trials so far can screen them (`screened`), which costs no
+evaluation; on real models it did not help so far, so nothing is screened unless asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ _BALANCING = 200  # single steps to come back inside the budgets
 _RENAMED = 0.2  # another type or criterion
 _RAISED = 8  # halves tried with one step more
 _OFFSPRING = 16
-_UNSCREENED = 2  # one proposal in so many
 _KNOWN = 4  # trials before anything is screened
 
 
@@ -29,18 +28,20 @@ class EvolutionarySearch(Started):
 
     name = "evolutionary"
 
-    def __init__(self, *, space: Space, seed: int, seeds: Sequence[Levels] = ()) -> None:
-        """Without seeds it starts from the uniform plan."""
+    def __init__(
+        self, *, space: Space, seed: int, seeds: Sequence[Levels] = (), screened: bool = False
+    ) -> None:
+        """Without seeds it starts from the uniform plan. `screened`: every second proposal."""
         super().__init__(space=space, seed=seed, seeds=seeds or (space.uniform(),))
         self._widths = [i for i, g in enumerate(space.genes) if g.is_width]
         self._names = [i for i, g in enumerate(space.genes) if not g.is_width]
-        self._proposed = 0
+        self._proposed, self._screened = 0, screened
 
     def _propose(self) -> Levels:
         ranked = self.ranked()
         parent = ranked[0][0] if ranked else self.space.uniform()
         self._proposed += 1
-        if len(ranked) < _KNOWN or self._proposed % _UNSCREENED == 0:
+        if not self._screened or len(ranked) < _KNOWN or self._proposed % 2 == 0:
             return self.space.repair_levels(self.mutated(parent))
         model = LocalModel(ranked, self.space.genes)
         offspring = [self.mutated(parent) for _ in range(_OFFSPRING)]
