@@ -236,7 +236,7 @@ class FederatedConfig:
     the devices; with `clip_norm`, `noise_multiplier`, and a stop before `epsilon` at `delta`.
     `secagg`: the server would learn sums alone; refused with Flower 1.42. `mode`: which factors are
     trained. Training: `steps` of `batch` x `accumulate` examples cut to `max_tokens`; `proximal`
-    holds it near where it started. `gate_margin`: nats by which nobody's held-out loss may get worse.
+    holds it near where it started. `gate_margin`: nats by which nobody's held-out loss may grow.
     """
 
     name: str = "default"
