@@ -62,7 +62,10 @@ from floe.flower.simulate import simulate
 DOMAINS = ("code", "law", "maths", "medicine")
 DATA = Path(__file__).parent / "learn_together_data"
 SEED = 29
-CONFIG = """[adapters]
+CONFIG = """[model]
+threads = 1
+
+[adapters]
 shipped = false
 signatures = "require"
 
