@@ -65,7 +65,7 @@ class Parts:
 
     `find_plan` profiles and searches where no plan is given. `recover` None = no training.
     `perplexity` is on text that nothing is trained on; its model None = the original. `carry`
-    writes PEFT folders below the given one.
+    writes what `find_adapters` gave as PEFT folders below the given one.
     """
 
     find_plan: Callable[[Told], PlanFile]
@@ -77,7 +77,8 @@ class Parts:
     check_logits: Callable[[Model, Path], LogitCheck]
     quantize: Callable[[Path, Path, Mapping[str, str], Told], None]
     try_file: Callable[[Path], Loaded]
-    carry: Callable[[Sequence[str], Pruned, Model, Path, Told], tuple[Carried, ...]]
+    find_adapters: Callable[[Sequence[str]], Sequence[Any]]
+    carry: Callable[[Sequence[Any], Pruned, Model, Path, Told], tuple[Carried, ...]]
     tune: Callable[[Path, Told], Settings]
     measure: Callable[[Path, Settings], Cost]
     board: Callable[[], Board]
@@ -134,6 +135,8 @@ def deploy(order: Order, target: Path, parts: Parts, *, told: Told = lambda *_: 
         file = order.plan or parts.find_plan(told)
         plan = replace(file.plan, quants={**order.quants, **file.plan.quants})
 
+        adapters = parts.find_adapters(order.adapters)
+
         told("pruning", 0.0)
         pruned = parts.prune(plan)
         check_built(pruned.cut, plan)
@@ -160,7 +163,7 @@ def deploy(order: Order, target: Path, parts: Parts, *, told: Told = lambda *_: 
         told("loading in a process of its own", 0.0)
         loaded = parts.try_file(work / MODEL_FILE)
 
-        carried = parts.carry(order.adapters, pruned, model, work / ADAPTERS_FOLDER, told)
+        carried = parts.carry(adapters, pruned, model, work / ADAPTERS_FOLDER, told)
         settings = parts.tune(work / MODEL_FILE, told)
         told("measuring", 0.0)
         cost = parts.measure(work / MODEL_FILE, settings)

@@ -162,6 +162,7 @@ class Workshop:
             check_logits=self.check_logits,
             quantize=_quantize,
             try_file=try_file,
+            find_adapters=self.find_adapters,
             carry=self.carry,
             tune=self.tune,
             measure=self.measure,
@@ -224,17 +225,20 @@ class Workshop:
         """The model in torch against the file in the serving engine, both in F32."""
         return logits_of_both(model, path, new_tokens=self.wishes.new_tokens)
 
+    def find_adapters(self, names: Sequence[str]) -> Sequence[BaseAdapter]:
+        """The original's adapters. Raises NotFound, BadAdapter."""
+        if not names:
+            return ()
+        return adapters_of(self._config, self.original, names, home=self._home)
+
     def carry(
-        self, names: Sequence[str], pruned: Pruned, model: Model, folder: Path, told: Told
+        self, found: Sequence[BaseAdapter], pruned: Pruned, model: Model, folder: Path, told: Told
     ) -> tuple[Carried, ...]:
         """Each adapter as a PEFT folder for the smaller model.
 
         Raises:
-            NotFound, BadAdapter: no such adapter, or one that cannot be carried over.
+            BadAdapter: one that cannot be carried over.
         """
-        if not names:
-            return ()
-        found = adapters_of(self._config, self.original, names, home=self._home)
         out = []
         for n, adapter in enumerate(found):
             told(f"carrying {adapter.name} over", n / len(found))

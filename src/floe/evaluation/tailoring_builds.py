@@ -72,7 +72,7 @@ class BuildPlan:
 
 FULL = BuildPlan()
 QUICK = BuildPlan(
-    evaluations=6, recovery_steps=4, recovery_batch=2, test_windows=4, test_width=64, rounds=2,
+    evaluations=6, recovery_steps=2, recovery_batch=2, test_windows=4, test_width=64, rounds=2,
     new_tokens=4,
     amounts=Amounts(judged_windows=2, judged_width=64, ranked_windows=2, ranked_width=128,
                     taylor_tokens=128),
@@ -204,7 +204,7 @@ class Bench:
             ("tailored", tailored, built.manifest.plan.quants),
         ):
             figures[f"ppl_{name}"] = self._tested(model, quants)
-            self._say(f"builds: {name}: perplexity {figures[f'ppl_{name}']:.2f} on the test text")
+            self._say(f"{name}: perplexity {figures[f'ppl_{name}']:.2f} on the test text")
         with atomic_write(kept) as file:
             file.write(json.dumps({"key": key, "figures": figures}).encode())
         return figures
@@ -272,7 +272,7 @@ class Bench:
                 space=space, quality=quality, n_evaluations=self._plan.evaluations,
                 records=records,
                 on_step=lambda s: self._say(
-                    f"builds: plan {s.done} of {s.total}, best perplexity {s.best.perplexity:.1f}"
+                    f"plan {s.done} of {s.total}, best perplexity {s.best.perplexity:.1f}"
                 ),
             )  # fmt: skip
         write_plan(path, PlanFile(plan=found.best.plan, budgets=budgets))
@@ -302,7 +302,7 @@ class Bench:
             step = text.partition(",")[0]
             if step != seen[0] or (share and round(20 * share) % 5 == 0 and "recover" in text):
                 seen[0] = step
-                self._say(f"builds: {text}")
+                self._say(f"{text}")
 
         return told
 

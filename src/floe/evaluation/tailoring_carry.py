@@ -44,7 +44,7 @@ class CarryPlan:
 
 
 FULL = CarryPlan()
-QUICK = CarryPlan(names=("antonyms",), steps=8, repair_steps=3, train=32, held_out=16)
+QUICK = CarryPlan(names=("antonyms",), steps=6, repair_steps=2, train=24, held_out=12)
 
 
 def carry_figures(full: bool, say: Say) -> Figures:
@@ -59,7 +59,7 @@ def carry_figures(full: bool, say: Say) -> Figures:
     found = []
     for name in plan.names:
         found.append(one_task(name, plan, base, small, cut, setup))
-        say(f"carry: {name}: " + ", ".join(f"{k} {v:.3f}" for k, v in found[-1].items()))
+        say(f"{name}: " + ", ".join(f"{k} {v:.3f}" for k, v in found[-1].items()))
     return summed(found, plan)
 
 

@@ -5,7 +5,6 @@ Plans are drawn at random, as searches draw them, and timed as models of random 
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from floe.tailoring.plan import GROUPS, Plan
 from floe.tailoring.probes import write_probe
 from floe.tailoring.profile import DeviceProfile, check_table
 from floe.tailoring.profile_file import read_profile, write_profile
-from floe.tailoring.shapes import whole_plan
 from floe.tailoring.space import Space
 
 FULL_QUANTS, QUICK_QUANTS = ("F16", "Q8_0", "Q5_1", "Q4_1", "Q4_0"), ("F16",)
@@ -39,7 +37,7 @@ def latency_figures(full: bool, say: Say) -> Figures:
             device.table, plans, setup.timer(), base=setup.original.gguf, folder=Path(folder),
             rounds=3 if full else 2,
         )  # fmt: skip
-    say(f"latency: the table is off by {found['decode_mape']:.1%} a token on {len(plans)} plans")
+    say(f"the table is off by {found['decode_mape']:.1%} a token on {len(plans)} plans")
     return {
         "latency_model_mape": found["decode_mape"],
         "latency_model_mape_prefill": found["prefill_mape"],
@@ -55,7 +53,7 @@ def device_of(setup: Setup, say: Say) -> DeviceProfile:
     if path.is_file():
         return read_profile(path, here=None)
     original: Original = setup.original
-    say("latency: profiling the device")
+    say("profiling the device")
     profiler = Profiler(model=original.gguf, shape=original.shape, timer=setup.timer())
     quants = FULL_QUANTS if setup.full else QUICK_QUANTS
     found = profiler.run(quants=quants, limit_s=90.0 if setup.full else 4.0)
@@ -64,24 +62,19 @@ def device_of(setup: Setup, say: Say) -> DeviceProfile:
 
 
 def held_out_plans(device: DeviceProfile, quants: tuple[str, ...], *, n: int) -> list[Plan]:
-    """Random plans of half to nine tenths of the whole model's time, each in one type."""
+    """Random plans between the smallest model's time and the whole one's, each in one type."""
     costs = device.costs()
     rng = np.random.default_rng(11)
     out = []
     for i in range(n):
         types = dict.fromkeys(GROUPS, quants[i % len(quants)])
-        share = rng.uniform(0.5, 0.9)
-        whole = costs.cost(_whole(device, types)).decode_ms
-        space = Space(
-            shape=device.shape, cost=costs, budgets=Budgets(decode_ms=share * whole),
-            choices=Choices(fixed_quants=types, ffn_step=128),
-        )  # fmt: skip
+        choices = Choices(fixed_quants=types, ffn_step=128)
+        free = Space(shape=device.shape, cost=costs, budgets=Budgets(), choices=choices)
+        least, most = (costs.cost(free.plan(x)).decode_ms for x in (free.lowest, free.highest))
+        budgets = Budgets(decode_ms=least + rng.uniform(0.3, 0.9) * (most - least))
+        space = Space(shape=device.shape, cost=costs, budgets=budgets, choices=choices)
         out.append(space.plan(space.random(rng)))
     return out
-
-
-def _whole(device: DeviceProfile, types: dict[str, str]) -> Plan:
-    return dataclasses.replace(whole_plan(device.shape), quants=types)
 
 
 class EngineMeasure:

@@ -53,6 +53,8 @@ class Setup:
 
     def timer(self, *, decode_tokens: int = 16, repeats: int = 2) -> EngineTimer:
         """One thread by its CPU time, so that what else the machine does counts little."""
+        if not self.full:
+            decode_tokens, repeats = min(decode_tokens, 8), 1
         return EngineTimer(
             settings=Settings(threads=1), cpu_time=True, decode_tokens=decode_tokens,
             repeats=repeats,
