@@ -14,13 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from floe.adapters.lora import LoraTensors
-from floe.adapters.names import hf_path
-from floe.adapters.source import read_source
 from floe.adapters.verify import PROMPTS
-from floe.assemble.adapters import open_store
-from floe.assemble.models import model_files
 from floe.assemble.names import cpu_count
+from floe.assemble.originals import BaseAdapter, Original, adapters_of, state_of
 from floe.assemble.tailored import this_board
 from floe.assemble.tailoring import (
     EngineLook,
@@ -28,28 +24,20 @@ from floe.assemble.tailoring import (
     check_in_child,
     file_kv_bytes,
 )
-from floe.core.adapter import Centroid
 from floe.core.config import Config
 from floe.core.errors import BadAdapter, NotFound
-from floe.core.files import safe_name, sha256_file
 from floe.core.gguf import read_header
-from floe.core.sections import ModelConfig
 from floe.deploy import Carried, Model, Parts, Pruned, Told
 from floe.engine.llamacpp import LlamaCppEngine
-from floe.engine.torch_engine import folder_from_gguf
 from floe.federated.peft_folder import write_peft_folder
-from floe.federated.update import AdapterState, Factors
-from floe.models.sources import Progress
+from floe.federated.update import AdapterState
 from floe.tailoring import gguf_quant, validate
-from floe.tailoring.base import Budgets, Cost
-from floe.tailoring.carry import HF_NAMES, Modules, carry
+from floe.tailoring.base import Cost
+from floe.tailoring.carry import HF_NAMES, carry
 from floe.tailoring.child_load import Loaded
 from floe.tailoring.cut import make_cut
-from floe.tailoring.genes import Choices
 from floe.tailoring.gguf_export import export_gguf
-from floe.tailoring.gguf_names import INTERLEAVED
 from floe.tailoring.logit_check import LogitCheck, logit_check
-from floe.tailoring.memory import Room
 from floe.tailoring.on_torch.carried import TOLERANCE, carry_error
 from floe.tailoring.on_torch.hf_export import export_hf
 from floe.tailoring.on_torch.importance import make_importance
@@ -59,52 +47,11 @@ from floe.tailoring.on_torch.quality import perplexity
 from floe.tailoring.on_torch.recover import RecoverySettings, recover
 from floe.tailoring.on_torch.reload import log_probs_of
 from floe.tailoring.on_torch.rounding import rounded
-from floe.tailoring.plan import COMPENSATED, GROUPS, Cut, ModelShape, Plan
+from floe.tailoring.plan import COMPENSATED, Cut, Plan
 from floe.tailoring.plan_file import PlanFile
-from floe.tailoring.profile import DeviceProfile
-from floe.tailoring.run import run_search
-from floe.tailoring.search.make import make_search
-from floe.tailoring.search.seeds import heuristic_seeds
-from floe.tailoring.shapes import shape_of_gguf, whole_plan
-from floe.tailoring.space import Space
 from floe.tailoring.tensors import Tensors, from_hf_folder
 from floe.tailoring.text import sample_text, windows
 from floe.tailoring.tune import Settings, candidates, tune
-
-
-@dataclass(frozen=True, kw_only=True)
-class Original:
-    """The model that is cut from, as a GGUF and as a Hugging Face folder of the same weights.
-
-    `names` are those that its adapters may declare, the publisher's full name first.
-    """
-
-    gguf: Path
-    folder: Path
-    name: str
-    names: tuple[str, ...]
-    shape: ModelShape
-
-
-def open_original(
-    name: str, *, home: Path, folder: Path | None = None, progress: Progress | None = None
-) -> Original:
-    """A model by name, reference or GGUF path; its folder is made once, unless it is given.
-
-    Raises:
-        NotFound, PullFailed, BadModel: no such model, or none that can be cut.
-    """
-    pulled = model_files(name, home=home, progress=progress)
-    gguf = pulled.files["model"]
-    digest = pulled.digest or sha256_file(gguf)
-    known = sorted({*pulled.base_names, pulled.name}, key=lambda n: ("/" not in n, n))
-    return Original(
-        gguf=gguf,
-        folder=folder or folder_from_gguf(gguf, home / "train" / digest[:16]),
-        name=pulled.name,
-        names=tuple(known),
-        shape=shape_of_gguf(read_header(gguf), base_digest=digest),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,21 +280,6 @@ def try_file(path: Path) -> Loaded:
     return check_in_child(path)
 
 
-def types_of_file(path: Path) -> dict[str, str]:
-    """The type of most tensors of each group, Q8_0 for one that plans do not know.
-
-    A tied output has none of its own.
-    """
-    names = {type_id: name for name, type_id in gguf_quant.TYPE_IDS.items()}
-    out = {}
-    for group in GROUPS:
-        tensors = read_header(path).tensors.items()
-        found = [i.type for name, i in tensors if gguf_quant.group_of(name) == group]
-        if found:
-            out[group] = names.get(max(set(found), key=found.count), "Q8_0")
-    return out
-
-
 def without_zero_biases(tensors: Tensors) -> Tensors:
     """Biases that are all zero left out: Hugging Face's Llama has all of them or none."""
     shapes = {
@@ -381,142 +313,11 @@ def logits_of_both(model: Model, path: Path, *, new_tokens: int = 8) -> LogitChe
         engine.close()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BaseAdapter:
-    """An adapter of the original: modules by Hugging Face path, scale folded into B."""
-
-    name: str
-    modules: Modules
-    digest: str
-    description: str
-    centroid: Centroid | None
-    facts: Mapping[str, float | int | str | None]
-
-
-def adapters_of(
-    config: Config, original: Original, names: Sequence[str], *, home: Path
-) -> list[BaseAdapter]:
-    """Adapters by their names in the original's store, or as folders and files.
-
-    Raises:
-        NotFound: no such adapter. BadAdapter: it does not fit the original.
-    """
-    model = dataclasses.replace(ModelConfig(), name=str(original.gguf))
-    own = dataclasses.replace(config, model=model)
-    engine = LlamaCppEngine(
-        original.gguf, name=original.name, digest=original.shape.base_digest, threads=1,
-        names=frozenset({original.name, *original.names}), context_tokens=256,
-    )  # fmt: skip
-    try:
-        store = open_store(own, engine, home=home)
-        out = []
-        for name in names:
-            path = Path(name).expanduser()
-            if path.exists() and name not in {e.name for e in store.entries()}:
-                read = read_source(path, engine.info)
-                title = path.name if path.is_dir() else path.stem
-                about = (title, read.lora, "", read.description, read.centroid, read.facts)
-            else:
-                stored = store.get(name)
-                m = stored.manifest
-                about = (name, store.tensors(stored), m.digest, m.description, m.centroid, m.facts)
-            out.append(_base_adapter(original, *about))
-        return out
-    finally:
-        engine.close()
-
-
-def _base_adapter(
-    original: Original,
-    name: str,
-    lora: LoraTensors,
-    digest: str,
-    description: str,
-    centroid: Centroid | None,
-    facts: Mapping[str, float | int | str | None],
-) -> BaseAdapter:
-    width = original.shape.head_width
-    modules = {}
-    for gguf_name, pair in lora.pairs.items():
-        b_OR = pair.b_OR
-        if lora.architecture in INTERLEAVED and gguf_name.endswith((".attn_q", ".attn_k")):
-            b_OR = in_halves(b_OR, width)
-        modules[hf_path(gguf_name)] = (pair.a_RI, b_OR)
-    return BaseAdapter(
-        name=safe_name(name, what="adapter"), modules=modules, digest=digest,
-        description=description, centroid=centroid, facts=facts,
-    )  # fmt: skip
-
-
-def in_halves(b_OR: Any, head_width: int) -> Any:
-    """Rows of each head from interleaved order (GGUF) to halves (Hugging Face)."""
-    pairs = b_OR.reshape(-1, head_width // 2, 2, b_OR.shape[1])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(b_OR.shape))
-
-
-def state_of(modules: Modules, *, base_digest: str) -> AdapterState:
-    """Modules as federated learning has them."""
-    return AdapterState(
-        base_digest=base_digest,
-        modules={name: Factors(a_RI=a, b_OR=b) for name, (a, b) in modules.items()},
-    )
-
-
 def _quantize(source: Path, target: Path, quants: Mapping[str, str], told: Told) -> None:
     gguf_quant.quantize_gguf(
         source, target, quants,
         on_tensor=lambda _name, done, total: told("quantizing", done / total),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a model is searched for: a share of the original's decode time in F16, a memory."""
-
-    latency_ratio: float | None = None
-    memory_bytes: int | None = None
-    context_tokens: int = 2048
-    adapters: int = 0
-    evaluations: int = 24
-    seed: int = 0
-
-
-def search_plan(workshop: Workshop, device: DeviceProfile, asked: Asked, told: Told) -> PlanFile:
-    """The best plan of an evolutionary search inside the limits, the profile's among them.
-
-    Raises:
-        BadPlan: no plan keeps the limits, or the profile is of another model.
-    """
-    room = Room(context_tokens=asked.context_tokens, adapters=asked.adapters)
-    costs = device.costs(room=room)
-    decode_ms = device.limits.latency_slo_ms
-    if asked.latency_ratio is not None:
-        decode_ms = costs.cost(whole_plan(device.shape)).decode_ms * asked.latency_ratio
-    budget_mb = device.limits.memory_budget_mb
-    memory = round(budget_mb * 1e6) if budget_mb is not None else None
-    budgets = Budgets(decode_ms=decode_ms, memory_bytes=asked.memory_bytes or memory)
-    space = Space(
-        shape=device.shape, cost=costs, budgets=budgets, room=room,
-        choices=Choices(importances=("flap",), fixed_quants=types_in(device, workshop.original)),
-    )  # fmt: skip
-    told("measuring which heads and channels matter", 0.0)
-    quality = workshop.opened.quality
-    found = run_search(
-        make_search(
-            "evolutionary", space=space, seed=asked.seed,
-            seeds=heuristic_seeds(space, quality.importances),
-        ),
-        space=space, quality=quality, n_evaluations=asked.evaluations,
-        on_step=lambda s: told(f"searching, best {s.best.perplexity:.1f}", s.done / s.total),
-    )  # fmt: skip
-    return PlanFile(plan=found.best.plan, budgets=budgets)
-
-
-def types_in(device: DeviceProfile, original: Original) -> dict[str, str]:
-    """The original file's types, as far as the profile timed them."""
-    known = device.table.grid.quants
-    found = types_of_file(original.gguf)
-    return {group: quant for group, quant in found.items() if quant in known}
 
 
 def _no_plan(_told: Told) -> PlanFile:

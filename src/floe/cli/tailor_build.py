@@ -79,7 +79,9 @@ def build(
 
     Example: floe tailor build --plan plan.json --recover-steps 60 --adapters maths --out tailored
     """
-    from floe.assemble.building import Asked, Workshop, open_original, search_plan, types_of_file
+    from floe.assemble.building import Workshop
+    from floe.assemble.originals import open_original, types_of_file
+    from floe.assemble.planning import Asked, search_plan
     from floe.core.config import home
     from floe.deploy import Order, deploy
     from floe.tailoring.plan_file import read_plan

@@ -148,15 +148,12 @@ def _profile(path: Path, *, any_board: bool) -> DeviceProfile:
 
 
 def _folder(config: Path | None, model: str | None) -> Path:
-    from floe.assemble.models import model_files
+    from floe.assemble.originals import open_original
     from floe.core.config import home
-    from floe.engine.torch_engine import folder_from_gguf
 
     settings = read_config(config, model=model)
-    pulled = model_files(settings.model.name, home=home())
-    gguf = pulled.files["model"]
     say("floe: making a Hugging Face folder of the model, once (a minute)")
-    return folder_from_gguf(gguf, home() / "tailor" / f"{gguf.stem}-hf")
+    return open_original(settings.model.name, home=home()).folder
 
 
 def _text(path: Path | None) -> str:

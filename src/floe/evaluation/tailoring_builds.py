@@ -17,11 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floe.assemble.building import (
-    Wishes,
-    Workshop,
-    types_of_file,
-)
+from floe.assemble.building import Wishes, Workshop
+from floe.assemble.originals import types_of_file
 from floe.assemble.tailoring import EngineTimer
 from floe.core.files import atomic_write, sha256_file
 from floe.core.gguf import read_header

@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from statistics import mean
 
-from floe.assemble.building import state_of
+from floe.assemble.originals import state_of
 from floe.core.errors import NotFound
 from floe.evaluation.federated_tasks import tasks
 from floe.evaluation.tailoring_setup import Figures, Say, Setup, open_setup

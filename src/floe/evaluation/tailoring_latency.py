@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from floe.assemble.building import Original
+from floe.assemble.originals import Original
 from floe.assemble.tailoring import Profiler
 from floe.evaluation.tailoring_setup import Figures, Say, Setup, open_setup
 from floe.tailoring.base import Budgets

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from floe.assemble.building import Original, open_original, types_of_file, without_zero_biases
+from floe.assemble.building import without_zero_biases
+from floe.assemble.originals import Original, open_original, types_of_file
 from floe.assemble.tailoring import EngineTimer
 from floe.core.config import home
 from floe.core.files import sha256_file
