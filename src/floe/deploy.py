@@ -75,7 +75,7 @@ class Parts:
     export_hf: Callable[[Model, Path, Cut], None]
     export_gguf: Callable[[Path, Path, str], None]
     check_logits: Callable[[Model, Path], LogitCheck]
-    quantize: Callable[[Path, Path, Mapping[str, str], Told], None]
+    quantize: Callable[[Model, Path, Path, Mapping[str, str], Told], None]
     try_file: Callable[[Path], Loaded]
     find_adapters: Callable[[Sequence[str]], Sequence[Any]]
     carry: Callable[[Sequence[Any], Pruned, Model, Path, Told], tuple[Carried, ...]]
@@ -158,7 +158,7 @@ def deploy(order: Order, target: Path, parts: Parts, *, told: Told = lambda *_: 
         told("comparing both forms", 0.0)
         logits = parts.check_logits(model, whole)
         _refuse_different(logits)
-        parts.quantize(whole, work / MODEL_FILE, plan.quants, told)
+        parts.quantize(model, whole, work / MODEL_FILE, plan.quants, told)
         whole.unlink()
         told("loading in a process of its own", 0.0)
         loaded = parts.try_file(work / MODEL_FILE)

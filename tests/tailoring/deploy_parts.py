@@ -55,7 +55,9 @@ def stub_parts(shape: ModelShape, *, after: float = 30.0) -> Parts:
         check_logits=lambda *_: LogitCheck(
             is_ok=True, max_error=1e-4, greedy_same=8, greedy_tokens=8, tolerance=0.01
         ),
-        quantize=lambda source, target, *_: target.write_bytes(source.read_bytes()) and None,
+        quantize=lambda _model, source, target, *_: (
+            target.write_bytes(source.read_bytes()) and None
+        ),
         try_file=lambda _: Loaded(tokens=(1, 2), n_vocab=9, rss_bytes=None, load_ms=1.0),
         find_adapters=lambda names: names,
         carry=carry,

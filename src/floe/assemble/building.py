@@ -46,7 +46,6 @@ from floe.tailoring.on_torch.prune import Compensation, compensation, prune
 from floe.tailoring.on_torch.quality import perplexity
 from floe.tailoring.on_torch.recover import RecoverySettings, recover
 from floe.tailoring.on_torch.reload import log_probs_of
-from floe.tailoring.on_torch.rounding import rounded
 from floe.tailoring.plan import COMPENSATED, Cut, Plan
 from floe.tailoring.plan_file import PlanFile
 from floe.tailoring.tensors import Tensors, from_hf_folder
@@ -107,7 +106,7 @@ class Workshop:
             export_hf=self.export_hf,
             export_gguf=self.export_gguf,
             check_logits=self.check_logits,
-            quantize=_quantize,
+            quantize=self.quantize,
             try_file=try_file,
             find_adapters=self.find_adapters,
             carry=self.carry,
@@ -156,7 +155,7 @@ class Workshop:
     def perplexity(self, model: Model | None, quants: Mapping[str, str]) -> float:
         """On the text's second half, the weights rounded as the types keep them."""
         judged = self.opened.model if model is None else model
-        return perplexity(rounded(judged, quants), self.opened.quality.judged)
+        return perplexity(self.opened.rounding(judged, quants), self.opened.quality.judged)
 
     def export_hf(self, model: Model, target: Path, cut: Cut) -> None:
         """As a Hugging Face folder, loaded again before it has its name."""
@@ -171,6 +170,16 @@ class Workshop:
     def check_logits(self, model: Model, path: Path) -> LogitCheck:
         """The model in torch against the file in the serving engine, both in F32."""
         return logits_of_both(model, path, new_tokens=self.wishes.new_tokens)
+
+    def quantize(
+        self, model: Model, source: Path, target: Path, quants: Mapping[str, str], told: Told
+    ) -> None:
+        """The file of `model` in the plan's types, scales weighted by its inputs."""
+        tied = self.original.shape.tied_embeddings
+        gguf_quant.quantize_gguf(
+            source, target, quants, importance=self.opened.rounding.by_tensor(model, tied=tied),
+            on_tensor=lambda _name, done, total: told("quantizing", done / total),
+        )  # fmt: skip
 
     def find_adapters(self, names: Sequence[str]) -> Sequence[BaseAdapter]:
         """The original's adapters. Raises NotFound, BadAdapter."""
@@ -311,13 +320,6 @@ def logits_of_both(model: Model, path: Path, *, new_tokens: int = 8) -> LogitChe
         return logit_check(in_torch, in_engine, prompts, new_tokens=new_tokens)
     finally:
         engine.close()
-
-
-def _quantize(source: Path, target: Path, quants: Mapping[str, str], told: Told) -> None:
-    gguf_quant.quantize_gguf(
-        source, target, quants,
-        on_tensor=lambda _name, done, total: told("quantizing", done / total),
-    )  # fmt: skip
 
 
 def _no_plan(_told: Told) -> PlanFile:

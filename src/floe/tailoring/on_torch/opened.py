@@ -16,10 +16,12 @@ from floe.tailoring.on_torch.blocks import Model, layers_of, shape_of
 from floe.tailoring.on_torch.collect import collect
 from floe.tailoring.on_torch.quality import TorchQuality, perplexity
 from floe.tailoring.on_torch.reload import load_folder
+from floe.tailoring.on_torch.weighted_rounding import WeightedRounding
 from floe.tailoring.plan import ModelShape, Plan
 from floe.tailoring.statistics import Statistics
 from floe.tailoring.text import windows
 
+_ROUNDING_WINDOWS = 2
 CRITERIA = ("flap", "taylor", "wanda-sp", "magnitude", "block-influence")
 
 
@@ -47,6 +49,7 @@ class Opened:
     statistics: Statistics
     quality: TorchQuality
     tokenizer: Any
+    rounding: WeightedRounding
 
     def held_out(self, plan: Plan, text: str, *, n_windows: int, width: int) -> float:
         """Perplexity of a plan on another text, without recovery."""
@@ -98,10 +101,12 @@ def open_quality(
     ranked = windows(ids[:middle], n_windows=amounts.ranked_windows, width=amounts.ranked_width)
     judged = windows(ids[middle:], n_windows=amounts.judged_windows, width=amounts.judged_width)
     statistics = collect(model, ranked, shape=found, taylor_tokens=amounts.taylor_tokens)
+    rounding = WeightedRounding(ranked[:_ROUNDING_WINDOWS])
     quality = TorchQuality(
         model=model, shape=found, statistics=statistics, windows=judged, importances=criteria,
-        seed=seed,
+        seed=seed, rounding=rounding,
     )  # fmt: skip
     return Opened(
-        model=model, shape=found, statistics=statistics, quality=quality, tokenizer=tokenizer
-    )
+        model=model, shape=found, statistics=statistics, quality=quality, tokenizer=tokenizer,
+        rounding=rounding,
+    )  # fmt: skip

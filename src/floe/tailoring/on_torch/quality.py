@@ -9,7 +9,7 @@ Legend: B windows, T tokens, D width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -42,11 +42,12 @@ class TorchQuality:
         importances: Sequence[str] = ("taylor",),
         compensated: frozenset[str] = COMPENSATED,
         seed: int = 0,
+        rounding: Callable[[Model, Mapping[str, str]], Model] = rounded,
     ) -> None:
         """`statistics` rank heads and channels by each of `importances`, measured once.
 
         Plans of a criterion among `compensated` get FLAP's biases. `windows` are of one length.
-        `model` is shared, not changed.
+        `model` is shared, not changed. `rounding` gives it the plan's types.
 
         Raises:
             BadPlan: an unknown criterion. ValueError: windows of several lengths, or none.
@@ -55,7 +56,7 @@ class TorchQuality:
             raise ValueError("quality needs windows of one length, two tokens or more")
         self._model, self.shape, self._statistics = model, shape, statistics
         self._ids_BT = torch.tensor([list(w) for w in windows])
-        self._compensated = compensated
+        self._compensated, self._rounding = compensated, rounding
         self.importances: Mapping[str, tuple[LayerImportance, ...]] = {
             name: make_importance(name, statistics=statistics, seed=seed).measure()
             for name in importances
@@ -98,7 +99,7 @@ class TorchQuality:
             else None
         )
         small = prune_in_memory(self._model, cut, compensation=bias)
-        return rounded(small, plan.quants)
+        return self._rounding(small, plan.quants)
 
 
 def plan_key(plan: Plan) -> str:
