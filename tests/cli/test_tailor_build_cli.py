@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from floe.adapters.verify import verify
 from floe.assemble import open_engine, open_store
 from floe.assemble.models import run_f32
+from floe.assemble.tailored import this_board
 from floe.cli.main import app
 from floe.core.config import Config, home
 from floe.core.errors import BadModel, BadPlan, NotFound
@@ -23,8 +24,12 @@ from floe.core.sections import ModelConfig
 from floe.evaluation.tailoring_report import pareto
 from floe.federated.peft_folder import write_peft_folder
 from floe.federated.update import AdapterState, Factors
+from floe.tailoring.gguf_quant import weights_bytes
+from floe.tailoring.manifest import read_manifest
+from floe.tailoring.memory import memory_of
 from floe.tailoring.plan import LayerPlan, Plan
 from floe.tailoring.plan_file import PlanFile, write_plan
+from floe.tailoring.shapes import shape_of_gguf
 from floe.testing.tiny_layers import TinyLayers, TinyShape, make_tiny_layers
 
 L = LayerPlan
@@ -113,6 +118,14 @@ def test_it_is_served_with_the_adapter_that_was_carried_over(built: Path, tmp_pa
         assert found.modules == 9
     finally:
         engine.close()
+
+
+def test_memory_is_what_was_said_to_the_byte(built: Path, tiny: TinyLayers) -> None:
+    manifest = read_manifest(built / "manifest.json", here=this_board())
+    shape = shape_of_gguf(read_header(tiny.gguf), base_digest=manifest.base_digest)
+    assert weights_bytes(read_header(built / "model.gguf")) == (
+        memory_of(shape, manifest.plan).weights_bytes
+    )
 
 
 def test_the_types_and_the_trials_are_kept(built: Path) -> None:
