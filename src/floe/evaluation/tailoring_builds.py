@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from floe.deploy import MODEL_FILE, Built, Model, Order, deploy
 from floe.evaluation.tailoring_latency import device_of
 from floe.evaluation.tailoring_setup import Figures, Say, Setup, open_setup, reload_here
 from floe.tailoring.base import Budgets, CostModel
-from floe.tailoring.genes import Choices
+from floe.tailoring.genes import Choices, Levels
 from floe.tailoring.gguf_quant import quantize_gguf, weights_bytes
-from floe.tailoring.memory import kv_token_bytes
+from floe.tailoring.memory import kv_token_bytes, parameters
 from floe.tailoring.memory import weights_bytes as weights_of
 from floe.tailoring.modelled_cost import ModelledCost
 from floe.tailoring.on_torch.hf_export import export_hf
@@ -59,7 +60,7 @@ class BuildPlan:
     `weights_share` of the F16 model's weights beside the cache.
     """
 
-    share: float = 0.65
+    share: float = 0.75
     weights_share: float = 0.36
     evaluations: int = 32
     recovery_steps: int = 60
@@ -281,10 +282,10 @@ class Bench:
         )  # fmt: skip
         quality = self.workshop.opened.quality
         label = {"share": self._plan.share, "digest": self._shape.base_digest}
+        seeds = (*bit_seeds(space), *heuristic_seeds(space, quality.importances))
         with Records(self._folder / "plan.trials.jsonl", label=label) as records:
             found = run_search(
-                make_search("evolutionary", space=space, seed=0,
-                            seeds=heuristic_seeds(space, quality.importances)),
+                make_search("evolutionary", space=space, seed=0, seeds=seeds),
                 space=space, quality=quality, n_evaluations=self._plan.evaluations,
                 records=records,
                 on_step=lambda s: self._say(
@@ -322,6 +323,22 @@ class Bench:
                 self._say(f"{text}")
 
         return told
+
+
+def bit_seeds(space: Space, *, n: int = 6) -> tuple[Levels, ...]:
+    """Of every choice of types the plan that fits; the `n` of them that keep most weights.
+
+    More bits are not always slower: some types have kernels of their own.
+    """
+    at = [i for i, gene in enumerate(space.genes) if gene.kind == "quant"]
+    found: dict[Levels, int] = {}
+    for chosen in product(*(range(space.genes[i].top + 1) for i in at)):
+        levels = list(space.highest)
+        for i, level in zip(at, chosen, strict=True):
+            levels[i] = level
+        made = space.repair_levels(levels)
+        found[made] = parameters(space.shape, space.plan(made))
+    return tuple(sorted(found, key=lambda levels: -found[levels])[:n])
 
 
 def _all(quant: str) -> dict[str, str]:
