@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from floe.core.errors import BadRound, BadUpdate, FloeError
-from floe.federated.base import Aggregate, Aggregator, Shield, Trainer
+from floe.federated.base import Aggregate, Aggregator, Meeting, Shield, Trainer, Transport
 from floe.federated.desk import Desk, Rules, Spent
 from floe.federated.identity import Sign, seal
 from floe.federated.products import state_cut
@@ -100,19 +100,33 @@ def take_part(data: bytes, parts: DeviceParts) -> bytes:
         return pack_failure(error)
 
 
-def _answer(task: Task, parts: DeviceParts) -> bytes:
+def begin(task: Task, parts: DeviceParts) -> AdapterState | None:
+    """The adapter that a task starts from; None = the plain base.
+
+    Raises:
+        BadUpdate: it is for another base.
+    """
     if task.base_digest != parts.base_digest:
         raise BadUpdate(
             "this device holds another base model than the server: set federated.base alike",
             reason="wrong_base",
         )
-    start = parts.codec.unpack_state(task.adapter)
-    if task.kind == "judge":
-        payload = _judge(start, task, parts)
-    else:
-        seed = secrets.randbits(62) if parts.seed is None else parts.seed
-        seed = seed_of(seed, parts.name, task.round_number)
-        payload = parts.codec.pack(local_update(start, parts, task=task, seed=seed))
+    return parts.codec.unpack_state(task.adapter)
+
+
+def trained(start: AdapterState | None, task: Task, parts: DeviceParts) -> Update:
+    """`local_update` with the seed that the device draws for the round."""
+    seed = secrets.randbits(62) if parts.seed is None else parts.seed
+    seed = seed_of(seed, parts.name, task.round_number)
+    return local_update(start, parts, task=task, seed=seed)
+
+
+def _answer(task: Task, parts: DeviceParts) -> bytes:
+    start = begin(task, parts)
+    judges = task.kind == "judge"
+    payload = (
+        _judge(start, task, parts) if judges else parts.codec.pack(trained(start, task, parts))
+    )
     return seal(
         payload,
         client=parts.name,
@@ -275,17 +289,6 @@ def _line(
 # Rounds over any transport.
 
 
-class Transport(Protocol):
-    """Brings tasks to devices and their answers back."""
-
-    def devices(self) -> Sequence[str]:
-        """Names of the devices that can be asked now."""
-
-    def exchange(self, tasks: Mapping[str, bytes], *, deadline_s: float) -> Iterator[Arrival]:
-        """Ask each device; yield what arrives, as it arrives, until all have answered or the
-        deadline is over. Late answers to earlier questions may be among it."""
-
-
 Tell = Callable[[RoundReport], None]
 
 
@@ -303,7 +306,7 @@ def run_rounds(
     state, void = parts.state, 0
     memory = state.read(parts.rules.expected.base_digest)
     while memory.next_round <= rounds:
-        opened = memory.opened or _open(transport, memory, parts)
+        opened = memory.opened or open_round(transport, memory, parts)
         memory = replace(memory, opened=opened)
         state.write(memory)
         memory, report = _round(transport, opened, memory, parts)
@@ -314,7 +317,12 @@ def run_rounds(
     return memory
 
 
-def _open(transport: Transport, memory: Memory, parts: ServerParts) -> Opened:
+def open_round(transport: Meeting, memory: Memory, parts: ServerParts) -> Opened:
+    """A new round: who of those that are there is asked.
+
+    Raises:
+        PrivacySpent: it would pass the target.
+    """
     number = memory.next_round
     parts.afford(number)
     attempt = 1 + sum(past.round_number == number for past in memory.past)

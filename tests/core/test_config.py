@@ -60,6 +60,19 @@ def test_values_arrive_and_integers_become_floats(tmp_path: Path) -> None:
         ('[federated]\naddress = "here"', "federated.address must be host:port"),
         ("[federated]\nfraction = 0", "federated.fraction must be above 0 and at most 1"),
         ("[federated]\nsecagg = true", 'federated.mode must be "freeze-a" with federated.secagg'),
+        (
+            '[federated]\nsecagg = true\nmode = "freeze-a"\nclusters = 1\nrank = 32',
+            "federated.min_clients must be 3 or more with federated.secagg",
+        ),
+        (
+            '[federated]\nsecagg = true\nmode = "freeze-a"\nclusters = 1\nmin_clients = 3',
+            "federated.rank must be at least the largest of federated.ranks with federated.secagg",
+        ),
+        (
+            '[federated]\nsecagg = true\nmode = "freeze-a"\nclusters = 1\nmin_clients = 3\n'
+            'rank = 32\ndp = "central"',
+            'federated.dp must be other than "central" with federated.secagg',
+        ),
         ('[federated]\ncertificate = "a.pem"', "federated.certificate_key must be given together"),
         ("[federated]\nepsilon = nan", "federated.epsilon must be a number above 0"),
         ("[federated]\nclip_norm = inf", "federated.clip_norm must be a number above 0"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.adapters.signature import SigningKey, load_key, new_key, verify
-from floe.core.errors import BadConfig, PrivacySpent
+from floe.core.errors import PrivacySpent
 from floe.core.files import safe_name
 from floe.core.sections import FederatedConfig
 from floe.federated import wire
@@ -26,11 +26,13 @@ from floe.federated.desk import Rules, Spent
 from floe.federated.dp_ledger import DpLedger
 from floe.federated.layers import layer_shapes, weights_digest
 from floe.federated.rounds import Opened
+from floe.federated.secure_sum import SecureTerms
 from floe.federated.settings import TARGETS
 from floe.federated.shields.combine import check_shields
 from floe.federated.shields.gaussian import ClientDp
 from floe.federated.shields.noise_central import NoiseCentral
 from floe.federated.shields.noise_distributed import NoiseDistributed
+from floe.federated.shields.secagg import FixedPoint
 from floe.federated.state import Codec, Memory, StateFolder
 from floe.federated.update import AdapterState, Update
 from floe.learn import Addition, Grouped, ServerParts
@@ -68,14 +70,6 @@ def device_key(folder: Path) -> SigningKey:
 
 def check_protection(fed: FederatedConfig) -> None:
     """Raise BadConfig where what is asked for would not protect; both ends ask first."""
-    if fed.secagg:
-        # SecAggPlusWorkflow of flwr.server takes a legacy context and strategy, flwr.serverapp has
-        # none; a switch that changes nothing must not look like protection.
-        raise BadConfig(
-            "SecAgg+ of Flower 1.42 speaks its older messages alone and rounds here do not: use "
-            'federated.dp = "central", which trusts the server, or "example", which does not',
-            param="federated.secagg",
-        )
     noisy = fed.dp in ("central", "distributed")
     names = [f"noise-{fed.dp}"] if noisy else []
     robust = fed.mode == "both" and fed.aggregator in _ROBUST
@@ -87,6 +81,32 @@ def check_protection(fed: FederatedConfig) -> None:
         secure_sum=fed.secagg,
         grouped_by_updates=fed.clusters != 1,
     )
+    if fed.secagg:
+        secure_terms(fed)
+
+
+def secure_terms(fed: FederatedConfig) -> SecureTerms:
+    """The terms of secure sums, the same on both ends.
+
+    The range is what a value can be at most: a bounded change is within its norm, a share of noise
+    within ten deviations.
+
+    Raises:
+        BadConfig: sums of too few.
+    """
+    reach = fed.clip_updates or FixedPoint().clipping_range
+    if fed.dp == "distributed":
+        share = NoiseDistributed(terms=client_dp(fed, secret=True)).share_std
+        reach = fed.clip_norm + _DEVIATIONS * share
+    return SecureTerms(
+        rank=fed.rank,
+        a_seed=fed.seed,
+        least=fed.min_clients,
+        fixed=FixedPoint(clipping_range=reach),
+    )
+
+
+_DEVIATIONS = 10.0
 
 
 def server_parts(

@@ -15,12 +15,13 @@ from pathlib import Path
 from floe.core.errors import BadRound, BadUpdate
 from floe.core.files import atomic_write
 from floe.core.sections import FederatedConfig
+from floe.federated.base import Transport
 from floe.federated.checks import check_sender
 from floe.federated.identity import unseal
 from floe.federated.publish_gate import GateResult, gate
 from floe.federated.rounds import Arrival, Opened, Task, failure_in, pack_task
 from floe.federated.state import Memory
-from floe.learn import ServerParts, Transport
+from floe.learn import ServerParts
 
 GATES = "gates.json"
 _VERDICTS = {b"worse": True, b"fine": False}

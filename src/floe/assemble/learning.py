@@ -32,7 +32,7 @@ from floe.federated.shields.clip import Clip
 from floe.federated.shields.noise_central import NoiseCentral
 from floe.federated.shields.noise_distributed import NoiseDistributed
 from floe.federated.shields.quantize import Quantize
-from floe.federated.start import on_shared_a
+from floe.federated.start import on_shared_a, with_rest
 from floe.federated.state import Outbox
 from floe.federated.update import AdapterState, Update
 from floe.learn import DeviceParts
@@ -169,7 +169,10 @@ def _check_size(fed: FederatedConfig, base: BaseModel, rank: int) -> None:
 
 
 class _SharedRank:
-    """Lifts every device's B to the federation's rank over the shared A, so that sums are sums."""
+    """Lifts every device's B to the federation's rank over the shared A, so that sums are sums.
+
+    What the start has beyond a device's own rank stays, for the device has not seen it.
+    """
 
     name = "shared-rank"
 
@@ -178,8 +181,11 @@ class _SharedRank:
 
     def on_device(self, start: AdapterState | None, update: Update, *, seed: int) -> Update:
         """The same change, at the one rank."""
-        del start, seed
+        del seed
         state = on_shared_a(update.state, rank=self._rank, seed=self._a_seed)
+        if start is not None:
+            whole = on_shared_a(start, rank=self._rank, seed=self._a_seed)
+            state = with_rest(state, whole, from_column=update.state.rank)
         return Update(**{**vars(update), "state": state})
 
     def on_server(self, total: Any, updates: Sequence[str], *, seed: int) -> Any:

@@ -221,6 +221,21 @@ def _round_rules(fed: FederatedConfig) -> list[Rule]:
             "1 with federated.secagg: the server sees no single update to group by",
         ),
         (
+            not fed.secagg or fed.min_clients >= 3,
+            "federated.min_clients",
+            "3 or more with federated.secagg: a sum of two tells each the other's",
+        ),
+        (
+            not fed.secagg or max(fed.ranks, default=0) <= fed.rank,
+            "federated.rank",
+            "at least the largest of federated.ranks with federated.secagg: more is cut off",
+        ),
+        (
+            not fed.secagg or fed.dp != "central",
+            "federated.dp",
+            'other than "central" with federated.secagg: the server must see each to bound it',
+        ),
+        (
             fed.dp != "distributed" or fed.secagg,
             "federated.secagg",
             'true with federated.dp = "distributed": one device\'s share of noise hides nothing',

@@ -26,7 +26,7 @@ from floe.core.config import home
 from floe.core.errors import FloeError
 from floe.core.sections import FederatedConfig
 from floe.evaluation.federated_tasks import tasks
-from floe.federated.base import Trainer
+from floe.federated.base import Trainer, Transport
 from floe.federated.examples import Example
 from floe.federated.inline import Answer, InlineTransport
 from floe.federated.on_torch.base_model import BaseModel
@@ -36,7 +36,7 @@ from floe.federated.report import read_reports
 from floe.federated.rounds import Arrival
 from floe.federated.rows import Row
 from floe.federated.update import AdapterState, Factors, Update
-from floe.learn import DeviceParts, Transport, run_rounds, take_part
+from floe.learn import DeviceParts, run_rounds, take_part
 
 Say = Callable[[str], None]
 Bend = Callable[[AdapterState | None, Update], Update]

@@ -5,10 +5,11 @@ Legend as in `update.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from floe.federated.rounds import Arrival
 from floe.federated.update import AdapterState, Update
 
 
@@ -75,3 +76,18 @@ class Shield(Protocol):
 
     def on_server(self, total: Aggregate, updates: Sequence[str], *, seed: int) -> Aggregate:
         """The aggregate of the named clients' updates, as it may be published."""
+
+
+class Meeting(Protocol):
+    """Where devices are met."""
+
+    def devices(self) -> Sequence[str]:
+        """Names of the devices that can be asked now."""
+
+
+class Transport(Meeting, Protocol):
+    """Brings tasks to devices and their answers back."""
+
+    def exchange(self, tasks: Mapping[str, bytes], *, deadline_s: float) -> Iterator[Arrival]:
+        """Ask each device; yield what arrives, as it arrives, until all have answered or the
+        deadline is over. Late answers to earlier questions may be among it."""

@@ -38,7 +38,7 @@ class RoundReport:
     """One round. `void`: why it changed nothing, "" when it counted. `epsilon` is what has been
     spent so far, None where nothing is accounted; `epsilon_of` says on which terms. `clipped_share`
     is of the updates accepted; None where nobody clips. `metrics`: means over devices, weighted by
-    examples."""
+    examples. `secure_sum`: no single update was seen, so none could be refused for what it is."""
 
     round_number: int
     attempt: int = 1
@@ -58,6 +58,7 @@ class RoundReport:
     truncation_error: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     timings_s: Mapping[str, float] = field(default_factory=dict)
+    secure_sum: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, with counts beside names: `refused_by_reason`, `failed_by_reason`."""

@@ -58,6 +58,17 @@ def on_shared_a(start: AdapterState, *, rank: int, seed: int) -> AdapterState:
     return AdapterState(base_digest=start.base_digest, modules=modules)
 
 
+def with_rest(state: AdapterState, whole: AdapterState, *, from_column: int) -> AdapterState:
+    """`state` whose B has the columns of `whole` from that one on; both over one A."""
+    modules = {}
+    for name, factors in state.modules.items():
+        b_OR = factors.b_OR.copy()
+        if name in whole.modules:
+            b_OR[:, from_column:] = whole.modules[name].b_OR[:, from_column:]
+        modules[name] = Factors(a_RI=factors.a_RI, b_OR=b_OR)
+    return AdapterState(base_digest=state.base_digest, modules=modules)
+
+
 @lru_cache(maxsize=512)
 def _a_of(name: str, shape: tuple[int, int], rank: int, seed: int) -> FloatArray:
     """Each layer's own; of equal layers with one A, training would see them as one."""
