@@ -6,6 +6,7 @@ Opened by `floe tailor` and benchmarks: it pulls torch in.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -145,11 +146,13 @@ class Workshop:
         assert self.wishes.recovery is not None
         settings = self.wishes.recovery
         teacher = self.opened.model if settings.distill else None
-        done = recover(
-            model.requires_grad_(False), self.recovery_windows(), settings, teacher=teacher,
-            base_name=self.original.names[0],
-            progress=lambda step, steps, loss: told(f"recovering, loss {loss:.2f}", step / steps),
-        )  # fmt: skip
+        with warnings.catch_warnings():  # PEFT reads a property that transformers is to rename
+            warnings.filterwarnings("ignore", r".*is_gradient_checkpointing", FutureWarning)
+            done = recover(
+                model.requires_grad_(False), self.recovery_windows(), settings, teacher=teacher,
+                base_name=self.original.names[0],
+                progress=lambda n, all_, loss: told(f"recovering, loss {loss:.2f}", n / all_),
+            )  # fmt: skip
         return done.merged().eval().requires_grad_(False)
 
     def perplexity(self, model: Model | None, quants: Mapping[str, str]) -> float:
