@@ -62,7 +62,7 @@ class BuildPlan:
 
     share: float = 0.75
     weights_share: float = 0.36
-    evaluations: int = 32
+    evaluations: int = 20
     recovery_steps: int = 60
     recovery_batch: int = 4
     test_windows: int = 16
