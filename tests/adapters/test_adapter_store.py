@@ -309,6 +309,17 @@ def test_shipped_adapters_are_folders_with_a_config(
 # --- damage
 
 
+WRONG_FACTS: dict[str, dict[str, object]] = {
+    "rank not a number": {"rank": "8"},
+    "modules below 1": {"modules": 0},
+    "no time": {"created_at": "yesterday"},
+    "text that cannot be shown": {"description": "\ud800"},
+    "description not text": {"description": ["a"]},
+    "facts not by name": {"facts": ["a"]},
+    "fact that cannot be shown": {"facts": {"note": "\ud800"}},
+}
+
+
 def damage(kind: str, root: Path, gguf: Path) -> None:
     manifest = root / "manifests/a.json"
     data = json.loads(manifest.read_text())
@@ -333,6 +344,9 @@ def damage(kind: str, root: Path, gguf: Path) -> None:
     elif kind == "name not text":
         data["manifest"]["name"] = 3
         manifest.write_text(json.dumps(data))
+    elif kind in WRONG_FACTS:
+        data["manifest"] |= WRONG_FACTS[kind]
+        manifest.write_text(json.dumps(data))
     elif kind == "huge":
         manifest.write_text(" " * (4 << 20) + "{}")
     elif kind == "other name":
@@ -351,6 +365,7 @@ def damage(kind: str, root: Path, gguf: Path) -> None:
         ("digest a path", "is damaged"),
         ("size wrong", "is damaged"),
         ("name not text", "is damaged"),
+        *((kind, "is damaged") for kind in WRONG_FACTS),
         ("huge", "is larger than 4194304 bytes"),
         ("other name", "is the entry of 'other'"),
     ],

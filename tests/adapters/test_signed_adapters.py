@@ -93,6 +93,12 @@ def test_what_is_no_public_key_is_refused(text: str) -> None:
         read_public("/no/such/file")
 
 
+def test_a_file_without_a_public_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "junk.pub").write_text("junk")
+    with pytest.raises(BadConfig, match=r"junk\.pub holds no public key: one line, ed25519: and"):
+        read_public(str(tmp_path / "junk.pub"))
+
+
 @given(data=st.binary(min_size=1, max_size=40), bit=st.integers(0, 10_000), where=st.booleans())
 def test_one_bit_more_or_less_is_seen(data: bytes, bit: int, where: bool) -> None:
     key = _KEYS[0]

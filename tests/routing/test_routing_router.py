@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from floe.core.adapter import AdapterManifest, Centroid
-from floe.core.errors import BadRequest, NotFound
+from floe.core.errors import BadRequest, NotFound, Untrusted
 from floe.core.request import AdapterScale, Message, Request
 from floe.core.sections import RoutingConfig
 from floe.routing.router import Router
@@ -154,6 +154,26 @@ def test_what_cannot_be_loaded_is_not_routed_to_and_answers_by_name() -> None:
     assert "maths (it cannot be loaded; see the model's reason in /v1/models)" in route.reason
     assert chooses.choose(ask("sum", model="maths")).shares[0].name == "maths"
     broken.clear()
+    assert chooses.choose(ask("sum")).shares[0].name == "maths"
+
+
+def test_a_name_that_is_refused_says_why_to_those_who_may_know_it() -> None:
+    chooses = Router(
+        embedding=WordEmbedding(),
+        adapters=lambda: (MATHS,),
+        base_names={"tiny"},
+        config=RoutingConfig(threshold=0.3),
+        refusal=lambda name: Untrusted("was revoked", param="model") if name == "law" else None,
+        allowed=lambda tenant: ("maths",) if tenant == "ward" else None,
+    )
+    asked = (ask(model="law"), ask(lora=[AdapterScale(name="law", scale=1.0)]))
+    for request in asked:
+        with pytest.raises(Untrusted, match="was revoked"):
+            chooses.choose(request)
+        with pytest.raises(NotFound, match="known: .*maths"):
+            chooses.choose(replace(request, tenant="ward"))
+    with pytest.raises(NotFound, match="does not exist; known: auto, tiny, maths"):
+        chooses.choose(ask(model="other"))
     assert chooses.choose(ask("sum")).shares[0].name == "maths"
 
 

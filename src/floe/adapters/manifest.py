@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,19 @@ def _record(data: dict[str, Any]) -> Record:
     fields = dict(data["manifest"])
     centroid = fields.pop("centroid", None)
     manifest = AdapterManifest(**fields, centroid=centroid_of(centroid) if centroid else None)
-    for name in ("name", "digest", "base_model", "architecture"):
-        if not isinstance(getattr(manifest, name), str):
+    for name in ("name", "digest", "base_model", "architecture", "created_at", "description"):
+        if not isinstance(text := getattr(manifest, name), str):
             raise TypeError(name)
+        text.encode()  # a lone surrogate could not be shown to anybody
+    datetime.fromisoformat(manifest.created_at)
+    for name in ("rank", "modules", "file_bytes"):
+        if not isinstance(n := getattr(manifest, name), int) or isinstance(n, bool) or n <= 0:
+            raise ValueError(name)
+    if not isinstance(manifest.facts, dict):
+        raise TypeError("facts")
+    json.dumps(manifest.facts, ensure_ascii=False, allow_nan=False).encode()
     if len(manifest.digest) != 64 or not set(manifest.digest) <= set("0123456789abcdef"):
         raise ValueError("digest")  # it becomes a folder's name
-    if not isinstance(manifest.file_bytes, int) or manifest.file_bytes <= 0:
-        raise ValueError("file_bytes")
     return Record(
         manifest=manifest,
         file_sha256=str(data["file_sha256"]),

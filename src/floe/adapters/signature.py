@@ -98,6 +98,8 @@ def read_public(key: str) -> str:
                 text = file.read(_MAX_FILE_BYTES).decode().strip()
         except (OSError, ValueError) as error:
             raise BadConfig(f"{path} is neither a public key nor a file with one") from error
+        if not text.startswith(_PREFIX):
+            raise BadConfig(f"{path} holds no public key: one line, {_PREFIX} and base64")
     return _PREFIX + base64.b64encode(_public_bytes(text)).decode()
 
 

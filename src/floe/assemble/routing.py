@@ -10,6 +10,7 @@ from floe.adapters.remote_store import RemoteStore
 from floe.adapters.store import AdapterStore
 from floe.assemble.names import ROUTING
 from floe.core.config import Config
+from floe.core.errors import BadAdapter, Untrusted
 from floe.engine.llamacpp import LlamaAdapter, LlamaCppEngine
 from floe.polar import PolarManager
 from floe.routing.embed import StaticEmbedding
@@ -47,12 +48,22 @@ def open_router(
         base_names=[engine.info.name.lower()],
         config=config.routing,
         fault=cache.fault if cache is not None else lambda _manifest: "",
+        refusal=lambda name: _refusal(store, name),
         learner=learner,
         resident=cache.is_resident if cache is not None else lambda _digest: True,
         load_ms=(lambda m: cache.load_ms(m.digest)) if cache is not None else lambda _m: 0.0,
         allowed=lambda tenant: (tenants[tenant].adapters or None) if tenant in tenants else None,
         general=shipped_general(embedding.digest),
     )
+
+
+def _refusal(store: AdapterStore | RemoteStore, name: str) -> BadAdapter | None:
+    """Why the store has that name and does not serve it: broken, or not trusted."""
+    entry = next((e for e in store.entries() if e.name == name and e.stored is None), None)
+    if entry is None:
+        return None
+    kind = Untrusted if entry.is_refused else BadAdapter
+    return kind(entry.reason, param="model")
 
 
 def open_polar(

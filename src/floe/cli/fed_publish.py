@@ -63,7 +63,8 @@ def show(key: KeyOption = None, config: ConfigOption = None, as_json: JsonOption
     print(f"own      {own or 'none; make one with: floe fed keys new'}")
     for one in trusted:
         print(f"trusted  {one}")
-    print(f"unsigned adapters: adapters.signatures is {settings.signatures}")
+    print(f"unsigned adapters: adapters.signatures is {settings.signatures}; those that come "
+          "with Floe count as signed")  # fmt: skip
 
 
 def export(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floe.core.adapter import AdapterManifest
-from floe.core.errors import BadRequest, NotFound
+from floe.core.errors import BadRequest, FloeError, NotFound
 from floe.core.outcome import Outcome
 from floe.core.request import AdapterScale, Request
 from floe.core.route import Route, Share
@@ -52,6 +52,7 @@ class Router:
 
     `adapters` gives what the store holds now; `base_names` (lower case) are the base's names.
     `fault` says why an adapter cannot be loaded ("" = it can): it is then reached by name only.
+    `refusal` is the error of a name that the store has and does not serve, None for any other.
     Without an `embedding`, "auto" is the plain base. `learner` None leaves the gate alone.
     `resident` says by digest what is in memory, `load_ms` what a load takes. `allowed`: names and
     digests a tenant may use, None = all. `general` raises the threshold near general prompts.
@@ -65,6 +66,7 @@ class Router:
         base_names: Collection[str],
         config: RoutingConfig,
         fault: Callable[[AdapterManifest], str] = lambda _manifest: "",
+        refusal: Callable[[str], FloeError | None] = lambda _name: None,
         learner: Learner | None = None,
         resident: Callable[[str], bool] = lambda _digest: True,
         load_ms: Callable[[AdapterManifest], float] = lambda _manifest: 0.0,
@@ -75,7 +77,7 @@ class Router:
         self._adapters = adapters
         self._base_names = frozenset(base_names)
         self._config = config
-        self._fault = fault
+        self._fault, self._refusal = fault, refusal
         self._learner, self._general = learner, general or General()
         self._resident, self._load_ms, self._allowed = resident, load_ms, allowed
         self._cached: dict[frozenset[str] | None, tuple[Known, Candidates]] = {}
@@ -87,18 +89,23 @@ class Router:
 
         Raises:
             NotFound: `model` or an adapter of `lora` is unknown; the message lists the known.
+            FloeError: what `refusal` gives for it, such as Untrusted for a revoked one.
             BadRequest: a scale that is not finite or above 4 either way, a name twice, too many.
         """
         allowed = self._allowed(request.tenant)
         manifests = tuple(m for m in self._adapters() if _may(m, allowed))
         by_name = {m.name: m for m in manifests}
         if not (request.model == AUTO or self._is_base(request.model) or request.model in by_name):
+            self._check_refusal(request.model, allowed)
             raise NotFound(
                 f"The model `{request.model[:_SHOWN_CHARS]}` does not exist; known: "
                 f"{', '.join([AUTO, *sorted(self._base_names), *sorted(by_name)])}",
                 param="model",
             )
         if request.lora:
+            for wanted in request.lora:
+                if wanted.name not in by_name:
+                    self._check_refusal(wanted.name, allowed)
             return _explicit(request.lora, by_name)
         if self._is_base(request.model):
             return Route(how="base", reason="the base model was asked for")
@@ -107,6 +114,13 @@ class Router:
         manifest = by_name[request.model]
         share = Share(name=manifest.name, digest=manifest.digest, weight=1.0)
         return Route(shares=(share,), how="explicit", reason="asked for as the model")
+
+    def _check_refusal(self, name: str, allowed: Collection[str] | None) -> None:
+        """Raise why the store does not serve the name, if the tenant may know it."""
+        if allowed is None or name in allowed:
+            error = self._refusal(name)
+            if error is not None:
+                raise error
 
     # --- learning
 
