@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import bytes_to_ndarray
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common import FitIns, Parameters, bytes_to_ndarray
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from flwr.supercore.task_identity import TaskIdentity
 from tests.federated.learning_stand_ins import a_server, signer
 from tests.flower.secure_nodes import (
@@ -30,16 +32,21 @@ from tests.flower.secure_nodes import (
 
 from floe.assemble.secure_rounds import run_secure_rounds
 from floe.core.errors import BadConfig, BadRound
+from floe.core.sections import FederatedConfig
 from floe.federated.desk import Spent
 from floe.federated.report import RoundReport
+from floe.federated.rounds import failure_in
 from floe.federated.secure_sum import SecureTerms
 from floe.federated.shields.gaussian import ClientDp
 from floe.federated.shields.masks import masks
 from floe.federated.shields.noise_distributed import NoiseDistributed
 from floe.federated.shields.secagg import FixedPoint
 from floe.federated.state import Memory
-from floe.flower import secagg_server, transport
+from floe.flower import client_app, secagg_server, transport
+from floe.flower.client_app import reply_of
+from floe.flower.messages import bytes_in
 from floe.flower.secagg_server import SecureGridTransport
+from floe.flower.settings import AppSettings
 from floe.learn import DeviceParts, ServerParts
 
 NAMES = ("ann", "bob", "cyd", "dan")
@@ -282,6 +289,27 @@ def test_a_device_does_not_give_both_secrets_of_another(
         SecureNodes(devices, meddle=meddle), a_server(tmp_path, NAMES, rank=RANK)
     )
     assert "ann: unsafe_terms" in message
+
+
+@pytest.mark.parametrize("kind", ["train", "train.other", "evaluate"])
+@pytest.mark.parametrize("stage", ["", Stage.COLLECT_MASKED_VECTORS])
+def test_a_device_answers_nothing_in_the_open(
+    tmp_path: Path, kind: str, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's mod passes on what is not of its type; then nothing would be masked."""
+    monkeypatch.setattr(client_app, "_parts", lambda *_: pytest.fail("it trained"))
+    fed = FederatedConfig(secagg=True, mode="freeze-a", clusters=1, min_clients=3, rank=32)
+    records = fitins_to_recorddict(FitIns(Parameters([b"task"], "floe"), {}), True)
+    if stage:
+        records[RECORD_KEY_CONFIGS] = ConfigRecord({Key.STAGE: stage})
+    message = Message(records, dst_node_id=1, message_type=kind, group_id="")
+    message.metadata.__dict__["_message_id"] = "m"
+    settings = AppSettings(home=str(tmp_path), model="", federated=fed)
+    reply = reply_of(message, Context(1, 1, {}, RecordDict(), {}), settings)
+    if kind == "train" and stage:
+        assert failure_in(bytes_in(reply)) == "out_of_step"  # after SETUP and SHARE_KEYS alone
+    else:
+        assert failure_in(bytes_in(reply)) == "not_secure"
 
 
 def test_an_interrupted_round_is_held_anew_with_new_training(

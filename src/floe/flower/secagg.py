@@ -10,6 +10,7 @@ import json
 from importlib import import_module
 from typing import Any
 
+from flwr.app import MessageType
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 
 from floe.core.errors import BadUpdate, FloeError
@@ -48,7 +49,11 @@ def stage_of(message: Any) -> str:
 
 def check_stage(message: Any, terms: SecureTerms) -> None:
     """Raise BadUpdate where the server asks for what could show this device's update."""
-    stage, asked = stage_of(message), message.content.config_records.get(CONFIGS, {})
+    stage = stage_of(message)
+    if message.metadata.message_type != MessageType.TRAIN or stage not in Stage.all():
+        # Flower's mod hands messages of other types on, and their answers back without a mask.
+        raise BadUpdate("this device answers steps of a secure sum alone", reason="not_secure")
+    asked = message.content.config_records[CONFIGS]
     if stage == Stage.SETUP:
         _check_setup(asked, terms)
     elif stage == Stage.UNMASK:
