@@ -60,7 +60,7 @@ class BuildPlan:
     `weights_share` of the F16 model's weights beside the cache.
     """
 
-    share: float = 0.75
+    share: float = 0.8
     weights_share: float = 0.36
     evaluations: int = 20
     recovery_steps: int = 60
