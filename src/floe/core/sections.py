@@ -234,7 +234,7 @@ class FederatedConfig:
     `clip_updates`: a device scales down what moved further (0 = never); no privacy by itself.
     `dp`: example = DP-SGD on the device, central = noise at the server, distributed = its shares on
     the devices; with `clip_norm`, `noise_multiplier`, and a stop before `epsilon` at `delta`.
-    `secagg`: the server would learn sums alone; refused with Flower 1.42. `mode`: which factors are
+    `secagg`: the server learns sums of three or more alone, unchecked. `mode`: which factors are
     trained. Training: `steps` of `batch` x `accumulate` examples cut to `max_tokens`; `proximal`
     holds it near where it started. `gate_margin`: nats by which nobody's held-out loss may grow.
     """
