@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from floe.cli import fed_epsilon, fed_plan, fed_publish, fed_run, fed_train
+from floe.cli import fed_certificates, fed_epsilon, fed_plan, fed_publish, fed_run, fed_train
 
 app = typer.Typer(
     help="Plan, train, simulate, serve rounds, publish: adapters that devices learn together.",
@@ -26,6 +26,7 @@ app.command("rollback")(fed_publish.rollback)
 app.command("revoke")(fed_publish.revoke)
 app.add_typer(fed_publish.keys, name="keys")
 app.command("simulate")(fed_run.simulate)
+app.command("certificates")(fed_certificates.certificates)
 app.command("server")(fed_run.server)
 app.command("join")(fed_run.join)
 app.command("report")(fed_run.report)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,3 +38,17 @@ def learning() -> Any:
 def base_name(base: str | None, settings: Config) -> str:
     """What adapters are trained for: the option, else federated.base, else the served model."""
     return base or settings.federated.base or settings.model.name
+
+
+@contextmanager
+def ended_by_exit() -> Iterator[None]:
+    """SIGTERM raises SystemExit(143) in the block, so that what it encloses is closed."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

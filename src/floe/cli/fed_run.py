@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from floe.cli.common import ConfigOption, JsonOption, ModelOption, read_config, say
+from floe.cli.fed_common import ended_by_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +91,12 @@ def server(
         f"floe: rounds on {fed.address}, {'TLS' if secure else 'without TLS, loopback alone'}; "
         f"devices join with: floe fed join --address {fed.address}"
     )
-    with _rounds_shown(fed.rounds, quiet=as_json) as shown:
-        serve_rounds(_app_settings(settings, fed), tell=shown)
+    with _rounds_shown(fed.rounds, quiet=as_json) as shown, ended_by_exit():
+        serve_rounds(
+            _app_settings(settings, fed),
+            tell=lambda report: shown(report.to_json()),
+            note=lambda text: say(f"floe: {text}"),
+        )
     _print_reports(_reports(fed), as_json=as_json)
 
 
@@ -145,10 +150,11 @@ def join(
     chosen = rank or _rank(fed)
     say(f"floe: {fed.device} joins {fed.address} at rank {chosen}; the server's file needs\n{line}")
     try:
-        stay(
-            dataclasses.replace(_app_settings(settings, fed), rank=chosen),
-            tell=lambda text: say(f"floe: {text}"),
-        )
+        with ended_by_exit():
+            stay(
+                dataclasses.replace(_app_settings(settings, fed), rank=chosen),
+                tell=lambda text: say(f"floe: {text}"),
+            )
     except KeyboardInterrupt:
         say("floe: leaving")
 

@@ -7,53 +7,82 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from flwr.app import MessageType
 from flwr.clientapp import ClientApp
 
 from floe.core.errors import BadConfig, Busy, FloeError
 from floe.core.sections import FederatedConfig
 from floe.federated.rounds import pack_failure, seed_of, unpack_task
 from floe.flower.messages import bytes_in, reply_with, reply_with_name
-from floe.flower.settings import KEY, AppSettings
+from floe.flower.settings import AppSettings
 
 
-def make_app(settings: AppSettings | None = None) -> Any:
-    """A ClientApp; its settings from the node's configuration where none are given."""
+def make_app(settings: AppSettings) -> Any:
+    """A ClientApp for Flower's simulation: one of the devices that this machine plays."""
     app = ClientApp()
 
-    @app.query()  # type: ignore[untyped-decorator]
-    def hello(message: Any, context: Any) -> Any:
-        return reply_with_name(_who(context, settings).federated.device, message)
+    def reply(message: Any, context: Any) -> Any:
+        number = int(context.node_config["partition-id"])
+        return reply_of(message, context, simulated_device(settings, number))
 
-    @app.train()  # type: ignore[untyped-decorator]
-    def train(message: Any, context: Any) -> Any:
-        return reply_with(answer(bytes_in(message), _who(context, settings)), message)
-
+    app.query()(reply)
+    app.train()(reply)
     return app
+
+
+def reply_of(message: Any, context: Any, settings: AppSettings) -> Any:
+    """What the device of these settings answers to a message; `context` keeps the secrets of a
+    secure sum from one of its steps to the next."""
+    if message.metadata.message_type.split(".")[0] == MessageType.QUERY:
+        return reply_with_name(settings.federated.device, message)
+    if settings.federated.secagg:  # whatever is asked: nothing leaves in the open
+        return _in_a_sum(message, context, settings)
+    return reply_with(answer(bytes_in(message), settings), message)
 
 
 def answer(data: bytes, settings: AppSettings) -> bytes:
     """What the device of these settings answers to a task's bytes."""
-    from floe.assemble.federated import device_folder
-    from floe.assemble.learning import device_parts
     from floe.learn import take_part
 
-    fed = settings.federated
     try:
-        if settings.simulated and _drops(data, fed):
-            raise Busy("this device plays one that fails")
-        home = Path(settings.home)
-        parts = device_parts(
-            fed,
-            base=_base(fed.base or settings.model, home),
-            folder=device_folder(fed, home=home),
-            name=fed.device,
-            data=Path(fed.data),
-            rank=settings.rank,
-            repeatable=settings.simulated > 0,
-        )
+        parts = _parts(data, settings)
     except FloeError as error:
         return pack_failure(error)
     return take_part(data, parts)
+
+
+def _in_a_sum(message: Any, context: Any, settings: AppSettings) -> Any:
+    """A step of a secure sum, whose update the server cannot read."""
+    from floe.assemble.federated import secure_terms
+    from floe.assemble.secure_rounds import secure_change
+    from floe.flower.secagg_device import secure_answer
+
+    terms = secure_terms(settings.federated)
+
+    def change(data: bytes) -> Any:
+        return secure_change(data, _parts(data, settings), terms)
+
+    return secure_answer(message, context, terms, change)
+
+
+def _parts(data: bytes, settings: AppSettings) -> Any:
+    """What the device of these settings needs for a task."""
+    from floe.assemble.federated import device_folder
+    from floe.assemble.learning import device_parts
+
+    fed = settings.federated
+    if settings.simulated and _drops(data, fed):
+        raise Busy("this device plays one that fails")
+    home = Path(settings.home)
+    return device_parts(
+        fed,
+        base=_base(fed.base or settings.model, home),
+        folder=device_folder(fed, home=home),
+        name=fed.device,
+        data=Path(fed.data),
+        rank=settings.rank,
+        repeatable=settings.simulated > 0,
+    )
 
 
 def simulated_device(settings: AppSettings, number: int) -> AppSettings:
@@ -73,13 +102,6 @@ def simulated_device(settings: AppSettings, number: int) -> AppSettings:
     return replace(settings, federated=one, rank=fed.ranks[number % len(fed.ranks)])
 
 
-def _who(context: Any, settings: AppSettings | None) -> AppSettings:
-    """Which device this is."""
-    if settings is None:
-        return AppSettings.read(Path(str(context.node_config[KEY])))
-    return simulated_device(settings, int(context.node_config["partition-id"]))
-
-
 def _drops(data: bytes, fed: FederatedConfig) -> bool:
     """Whether a simulated device fails in this round; another draw in each."""
     drawn = seed_of("dropout", fed.seed, fed.device, unpack_task(data).nonce)
@@ -92,6 +114,3 @@ def _base(name: str, home: Path) -> Any:
     from floe.assemble.learning import open_base
 
     return open_base(name, home=home)
-
-
-app = make_app()

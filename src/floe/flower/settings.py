@@ -9,9 +9,6 @@ from pathlib import Path
 from floe.core.files import atomic_write
 from floe.core.sections import FederatedConfig
 
-KEY = "floe-settings"
-"""The file's path in a run's and in a node's configuration."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class AppSettings:

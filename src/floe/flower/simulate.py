@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from floe.assemble.federated import (
+    check_protection,
     device_folder,
     device_key,
     devices_file,
@@ -18,7 +19,7 @@ from floe.assemble.federated import (
     server_parts,
 )
 from floe.assemble.judging import judge_run
-from floe.core.errors import BadRound, FloeError, PrivacySpent
+from floe.core.errors import BadConfig, BadRound, FloeError, PrivacySpent
 from floe.federated.identity import write_devices
 from floe.federated.inline import InlineTransport
 from floe.flower.client_app import answer, simulated_device
@@ -36,6 +37,11 @@ def simulate(
     Raises:
         BadRound, PrivacySpent, BadConfig, BadModel: what stopped it.
     """
+    check_protection(settings.federated)
+    if settings.federated.secagg and backend == "inline":
+        raise BadConfig(
+            "secure sums need Flower's messages: use --backend ray", param="federated.secagg"
+        )
     devices = [simulated_device(settings, n) for n in range(settings.simulated)]
     _register(settings, devices)
     if backend == "ray":
@@ -88,6 +94,8 @@ def _over_ray(settings: AppSettings, tell: Tell) -> None:
     from floe.flower.server_app import make_app as server
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    outcome = server_folder(settings.federated, home=Path(settings.home)) / OUTCOME
+    outcome.unlink(missing_ok=True)
     options: dict[str, Any] = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"logging_level": logging.ERROR, "log_to_driver": False},
@@ -103,12 +111,13 @@ def _over_ray(settings: AppSettings, tell: Tell) -> None:
             backend_name="ray",
             backend_config=options,
         )
-    outcome = server_folder(settings.federated, home=Path(settings.home)) / OUTCOME
-    raise_outcome(json.loads(outcome.read_text(encoding="utf-8")))
+    if not outcome.is_file():
+        raise FloeError("Flower's simulation ended before the rounds did")
+    _raise_outcome(json.loads(outcome.read_text(encoding="utf-8")))
 
 
-def raise_outcome(outcome: dict[str, str]) -> None:
-    """The error with which a server's process ended, in this one; nothing where there was none."""
+def _raise_outcome(outcome: dict[str, str]) -> None:
+    """The error with which the server's app ended, in this thread; nothing where there was none."""
     if outcome["error"]:
         kinds = {"BadRound": BadRound, "PrivacySpent": PrivacySpent}
         raise kinds.get(outcome["kind"], FloeError)(outcome["error"])
