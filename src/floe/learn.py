@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ ATTEMPTS = 3
 class DeviceParts:
     """What a device needs. `spend` raises PrivacySpent before anything is trained, and returns what
     it says of the budget as metrics. `seed` None = new randomness for each round, as noise needs
-    it."""
+    it. `terms` is a text of the settings: with others, an earlier answer does not count."""
 
     name: str
     base_digest: str
@@ -55,6 +56,7 @@ class DeviceParts:
     shields: Sequence[Shield] = ()
     spend: Callable[[Task], Mapping[str, float]] = lambda _task: {}
     seed: int | None = None
+    terms: str = ""
 
 
 def local_update(
@@ -85,27 +87,37 @@ def local_update(
 def take_part(data: bytes, parts: DeviceParts) -> bytes:
     """A task's bytes answered: a sealed update or verdict, or why there is none.
 
-    Asked again for the same, the device sends again what it sent: it neither trains nor spends.
+    Asked again for the same round, after a void attempt too, the device sends again what it sent,
+    sealed anew: it neither trains nor spends.
     """
     try:
         task = unpack_task(data)
-        question = hashlib.sha256(data).hexdigest()
-        answer = parts.outbox.get(question)
-        if answer is None:
-            answer = _answer(task, parts)
+        question = _question(task, parts)
+        payload = parts.outbox.get(question)
+        if payload is None:
+            payload = _payload(task, parts)
             if task.kind == "train":  # a verdict costs nothing to give again
-                parts.outbox.put(question, answer)
-        return answer
+                parts.outbox.put(question, payload)
+        return seal(
+            payload,
+            client=parts.name,
+            round_number=task.round_number,
+            nonce=task.nonce,
+            sign=parts.sign,
+        )
     except FloeError as error:
         return pack_failure(error)
 
 
-def begin(task: Task, parts: DeviceParts) -> AdapterState | None:
-    """The adapter that a task starts from; None = the plain base.
+def _question(task: Task, parts: DeviceParts) -> str:
+    """A digest of all that decides the answer: each attempt has a nonce of its own."""
+    asked = pack_task(replace(task, nonce=""))
+    own = json.dumps([parts.name, parts.rank, parts.terms]).encode()
+    return hashlib.sha256(own + asked).hexdigest()
 
-    Raises:
-        BadUpdate: it is for another base.
-    """
+
+def begin(task: Task, parts: DeviceParts) -> AdapterState | None:
+    """The adapter that a task starts from (None = the base). Raises BadUpdate: another base."""
     if task.base_digest != parts.base_digest:
         raise BadUpdate(
             "this device holds another base model than the server: set federated.base alike",
@@ -117,23 +129,14 @@ def begin(task: Task, parts: DeviceParts) -> AdapterState | None:
 def trained(start: AdapterState | None, task: Task, parts: DeviceParts) -> Update:
     """`local_update` with the seed that the device draws for the round."""
     seed = secrets.randbits(62) if parts.seed is None else parts.seed
-    seed = seed_of(seed, parts.name, task.round_number)
-    return local_update(start, parts, task=task, seed=seed)
+    return local_update(start, parts, task=task, seed=seed_of(seed, parts.name, task.round_number))
 
 
-def _answer(task: Task, parts: DeviceParts) -> bytes:
+def _payload(task: Task, parts: DeviceParts) -> bytes:
     start = begin(task, parts)
-    judges = task.kind == "judge"
-    payload = (
-        _judge(start, task, parts) if judges else parts.codec.pack(trained(start, task, parts))
-    )
-    return seal(
-        payload,
-        client=parts.name,
-        round_number=task.round_number,
-        nonce=task.nonce,
-        sign=parts.sign,
-    )
+    if task.kind == "judge":
+        return _judge(start, task, parts)
+    return parts.codec.pack(trained(start, task, parts))
 
 
 def _judge(current: AdapterState | None, task: Task, parts: DeviceParts) -> bytes:
@@ -318,11 +321,7 @@ def run_rounds(
 
 
 def open_round(transport: Meeting, memory: Memory, parts: ServerParts) -> Opened:
-    """A new round: who of those that are there is asked.
-
-    Raises:
-        PrivacySpent: it would pass the target.
-    """
+    """A new round: who of those that are there is asked. Raises PrivacySpent past the target."""
     number = memory.next_round
     parts.afford(number)
     attempt = 1 + sum(past.round_number == number for past in memory.past)

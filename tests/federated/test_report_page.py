@@ -52,3 +52,9 @@ def test_the_page_shows_all_and_trusts_no_name() -> None:
     for part in ("2 void: too few", "50 %", "1.25 (delta 1e-05)", "a: deadline", "2.00"):
         assert part in text
     assert page("none", []).count("<tr>") == 2
+
+
+def test_the_page_says_that_nothing_was_looked_at() -> None:
+    said = "sums alone were seen, no single update"
+    assert said in page("fed", [GOOD | {"secure_sum": True}])
+    assert said not in page("fed", [GOOD, VOID])

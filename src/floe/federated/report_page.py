@@ -22,6 +22,8 @@ def page(name: str, reports: Sequence[Mapping[str, Any]]) -> str:
     facts += [f"{total['refused']} refused", f"{total['bytes_up'] / 1e6:.1f} MB up"]
     if total["epsilon"] is not None:
         facts.append(f"epsilon {total['epsilon']:.3g} so far")
+    if any(r.get("secure_sum") for r in reports):
+        facts.append("sums alone were seen, no single update")
     rounds = _table(
         ("round", "asked", "taken", "refused", "failed", "clipped", "epsilon", "up MB", "down MB"),
         (_round(r) for r in reports),
