@@ -16,12 +16,11 @@ from floe.core.errors import BadConfig, BadRound, PrivacySpent
 from floe.core.sections import FederatedConfig
 from floe.federated import wire
 from floe.federated.checkpoints import Checkpoints
-from floe.federated.identity import unseal
 from floe.federated.on_torch.base_model import base_shapes, folder_digest
 from floe.federated.report import read_reports
 from floe.federated.settings import TARGETS
 from floe.federated.wire import decode
-from floe.flower.client_app import simulated_device
+from floe.flower.client_app import device_names, simulated_device
 from floe.flower.settings import AppSettings
 from floe.flower.simulate import simulate
 from floe.testing.tiny_model import make_tiny_model
@@ -73,7 +72,7 @@ def sent_by(settings: AppSettings, number: int) -> Any:
     """The last update of a device."""
     one = simulated_device(settings, number)
     outbox = device_folder(one.federated, home=Path(settings.home)) / "outbox"
-    return decode(unseal(outbox.read_bytes().partition(b"\n")[2]).payload)
+    return decode(outbox.read_bytes().partition(b"\n")[2])
 
 
 def test_devices_of_unequal_ranks_are_grouped_by_task(run: Run, settings: AppSettings) -> None:
@@ -170,8 +169,13 @@ def test_robust_and_other_aggregators_hold_a_round(run: Run) -> None:
 def test_what_would_not_protect_is_refused(run: Run) -> None:
     with pytest.raises(BadConfig, match="needs mode"):
         run(dp="central", clusters=1)
-    with pytest.raises(BadConfig, match=r"SecAgg\+ of Flower 1\.42 speaks its older messages"):
-        run(secagg=True, mode="freeze-a", clusters=1)
+    secure = {"secagg": True, "mode": "freeze-a", "clusters": 1}
+    with pytest.raises(BadConfig, match=r"a secure sum of 2 devices tells each the other's"):
+        run(**secure)
+    with pytest.raises(BadConfig, match="rounds to whole numbers itself"):
+        run(**secure, min_clients=3, upload_bits=8)
+    with pytest.raises(BadConfig, match="secure sums need Flower's messages: use --backend ray"):
+        run(**secure, min_clients=3)
 
 
 def test_c29_an_update_too_large_is_said_before_training(
@@ -187,6 +191,45 @@ def test_a_long_training_keeps_its_place(run: Run, settings: AppSettings) -> Non
     one = simulated_device(settings, 0)
     folder = device_folder(one.federated, home=Path(settings.home))
     assert Checkpoints(folder).path.is_file()
+
+
+def test_files_of_any_name_are_devices() -> None:
+    assert device_names(["a", "b.c"]) == ["a", "b-c"]
+    assert device_names(["ward 1", "ward-1", "ward/1"]) == ["ward-1-1", "ward-1", "ward-1-3"]
+    assert device_names(["病房", "病房-0", "..", "x" * 80]) == [
+        "device-1",
+        "0",
+        "device-3",
+        "x" * 48,
+    ]
+    names = device_names(["a b", "a-b", "a  b", "甲", "乙"])
+    assert len(set(names)) == 5
+
+
+def test_a_device_without_usable_examples_is_said_and_fails_alone(
+    settings: AppSettings, data: Path, tmp_path: Path
+) -> None:
+    mixed, noted = tmp_path / "mixed", []
+    mixed.mkdir()
+    for path in data.iterdir():
+        (mixed / path.name).write_bytes(path.read_bytes())
+    (mixed / "ward 7.jsonl").write_text("secret words, not JSON")
+    change = replace(settings.federated, data=str(mixed), rounds=1)
+    simulate(replace(settings, federated=change, simulated=5), backend="inline", note=noted.append)
+    (report,) = read_reports(server_folder(change, home=tmp_path))
+    assert report["n_accepted"] == 4
+    assert [f["client"] for f in report["failed"]] == ["ward-7"]
+    (line,) = noted
+    assert line.startswith("ward-7 will fail: line 1 of ")
+    files = [p for p in tmp_path.rglob("*") if p.is_file() and mixed not in p.parents]
+    assert not [p for p in files if b"secret words" in p.read_bytes()]
+    assert "secret" not in line
+
+
+def test_fewer_devices_than_a_round_needs_are_said_at_once(settings: AppSettings) -> None:
+    one = replace(settings, simulated=1)
+    with pytest.raises(BadConfig, match=r"1 devices are fewer than the 2 that a round needs"):
+        simulate(one, backend="inline")
 
 
 def test_too_few_files_are_said(settings: AppSettings) -> None:
