@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from floe.core.errors import BadConfig, Busy
-from floe.federated.conditions import Conditions, Limits, Sensors
+from floe.core.sections import FederatedConfig
+from floe.federated.conditions import Conditions, Limits, Sensors, limits_of
 from floe.testing.fake_sysfs import write_tree
 
 
@@ -92,6 +93,11 @@ def test_c11_limits_are_numbers(value: float) -> None:
         Limits(min_battery_percent=101)
 
 
+def test_patience_is_a_number(sensors: Sensors) -> None:
+    with pytest.raises(BadConfig, match="patience_s must be a number of 0 or more"):
+        Conditions(limits=Limits(), sensors=sensors, patience_s=float("nan"))
+
+
 def test_odd_contents_count_as_no_reading(sensors: Sensors) -> None:
     write_tree(sensors.power_supply, {"BAT0/capacity": "unknown"})
     assert sensors.battery_percent() is None
@@ -138,3 +144,13 @@ def test_waiting_ends_with_the_reason(sensors: Sensors) -> None:
     )  # fmt: skip
     with pytest.raises(Busy, match="stopped after waiting 15 s: the device runs on its battery"):
         conditions.wait()
+
+
+def test_a_table_asks_nothing_where_it_says_0() -> None:
+    assert limits_of(FederatedConfig()) == Limits()
+    strict = FederatedConfig(
+        min_battery_percent=40.0, on_mains=True, max_celsius=70.0, max_load=0.5
+    )
+    assert limits_of(strict) == Limits(
+        min_battery_percent=40.0, on_mains=True, max_celsius=70.0, max_load=0.5
+    )

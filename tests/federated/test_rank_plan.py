@@ -14,6 +14,8 @@ from floe.federated.plan import (
     Measurement,
     adapter_bytes,
     free_bytes,
+    keep_table,
+    kept_table,
     largest_fitting,
     preset_rank,
     rank_table,
@@ -99,3 +101,20 @@ def test_free_memory_is_the_kernels_word(tmp_path: Path) -> None:
         free_bytes(info)
     with pytest.raises(BadRequest, match="does not say"):
         free_bytes(tmp_path / "absent")
+
+
+def test_what_was_measured_is_kept_for_joining(tmp_path: Path) -> None:
+    path, table = (
+        tmp_path / "plan.json",
+        rank_table(SHAPES, [LOW, HIGH], limits=Limits(), ranks=(4, 8)),
+    )
+    assert kept_table(path, "base", limits=Limits()) == ()
+    keep_table(path, "base", table)
+    kept = kept_table(path, "base", limits=Limits(memory_bytes=table[0].memory_bytes))
+    assert [(r.rank, r.memory_bytes, r.fits) for r in kept] == [
+        (4, table[0].memory_bytes, True),
+        (8, table[1].memory_bytes, False),
+    ]
+    assert kept_table(path, "another", limits=Limits()) == ()
+    path.write_text('{"base": "base", "rows": [[4]]}')
+    assert kept_table(path, "base", limits=Limits()) == ()

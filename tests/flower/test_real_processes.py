@@ -24,7 +24,7 @@ import pytest
 from floe.assemble.federated import device_folder, device_key, devices_file, server_folder
 from floe.core.errors import BadConfig, BadRequest, FloeError
 from floe.core.sections import FederatedConfig
-from floe.federated.identity import unseal, write_devices
+from floe.federated.identity import write_devices
 from floe.federated.wire import decode
 from floe.flower import family, link, processes
 from floe.flower.certificates import make_authority, make_device, make_server, node_public_key
@@ -199,7 +199,7 @@ def test_c26_four_devices_two_rounds_a_device_and_the_server_killed(machines: Ma
     assert second["accepted"] == sorted(NAMES)
     for name, rank in zip(NAMES, RANKS, strict=True):
         outbox = device_folder(replace(machines.fed, device=name), home=machines.home) / "outbox"
-        sent = decode(unseal(outbox.read_bytes().partition(b"\n")[2]).payload)
+        sent = decode(outbox.read_bytes().partition(b"\n")[2])
         assert (sent.client, sent.state.rank) == (name, rank)
     joined[NAMES[1]].send_signal(signal.SIGINT)
     joined[NAMES[2]].send_signal(signal.SIGTERM)

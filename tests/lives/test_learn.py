@@ -365,6 +365,28 @@ def test_a_device_with_another_base_does_not_train(tmp_path: Path) -> None:
     assert parts.trainer.fits == 0  # type: ignore[attr-defined]
 
 
+def test_a_round_that_is_held_again_costs_a_device_nothing(tmp_path: Path) -> None:
+    spent: list[str] = []
+
+    def spend(task: Task) -> dict[str, float]:
+        spent.append(task.nonce)
+        return {}
+
+    parts = replace(a_device(tmp_path, "a"), spend=spend, seed=None)
+    task = Task(kind="train", round_number=1, nonce="first", base_digest=BASE)
+    first, again = (
+        unseal(take_part(pack_task(t), parts)) for t in (task, replace(task, nonce="second"))
+    )
+    assert again.payload == first.payload
+    assert (first.nonce, again.nonce) == ("first", "second")  # each seal is for its attempt
+    assert spent == ["first"]
+    assert parts.trainer.fits == 1  # type: ignore[attr-defined]
+    take_part(pack_task(replace(task, round_number=2, nonce="third")), parts)
+    assert spent == ["first", "third"]
+    take_part(pack_task(replace(task, round_number=2, nonce="third")), replace(parts, rank=1))
+    assert len(spent) == 3  # with other settings it is another question
+
+
 @pytest.mark.parametrize(("candidate", "said"), [(7, b"fine"), (8, b"worse")])
 def test_a_device_judges_with_one_word(tmp_path: Path, candidate: int, said: bytes) -> None:
     task = Task(

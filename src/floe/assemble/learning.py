@@ -5,8 +5,10 @@ Opened by `floe fed` alone: it pulls torch in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from floe.core.sections import FederatedConfig
 from floe.federated import wire
 from floe.federated.base import Shield
 from floe.federated.checkpoints import Checkpoints
+from floe.federated.conditions import Conditions, limits_of
 from floe.federated.dp_ledger import DpLedger
 from floe.federated.examples import read_examples, split_examples
 from floe.federated.on_torch.base_model import BaseModel, load_base
@@ -132,12 +135,18 @@ def device_parts(
         )
         ledger = DpLedger(path=folder / "ledger.jsonl", target_epsilon=fed.epsilon, delta=fed.delta)
         spend = partial(_spend_on_device, ledger, rule, fed.steps)
+    conditions = Conditions(
+        limits=limits_of(fed),
+        # What is spent is not to be lost half-way: a private run waits as long as it takes.
+        patience_s=math.inf if fed.dp == "example" else fed.patience_s,
+    )
     # A private run is never resumed: its noise would be drawn twice, its budget spent once.
     resumes = fed.dp == "off" and fed.steps > _STEPS_TO_LOSE
     checkpoints = Checkpoints(folder, every_steps=_STEPS_TO_LOSE) if resumes else None
     trainer = LoraTrainer.of_examples(
-        base, split, settings=settings, client=name, rule=rule, checkpoints=checkpoints
-    )
+        base, split, settings=settings, client=name, rule=rule, checkpoints=checkpoints,
+        conditions=conditions,
+    )  # fmt: skip
     return DeviceParts(
         name=name,
         base_digest=base.digest,
@@ -147,9 +156,22 @@ def device_parts(
         sign=device_key(folder).sign,
         outbox=Outbox(folder / "outbox"),
         shields=_device_shields(fed, folder=folder, secret=secret),
-        spend=spend,
+        spend=partial(_once_allowed, fed, spend),
         seed=None if secret else fed.seed,
+        terms=json.dumps(asdict(fed), sort_keys=True),
     )
+
+
+def _once_allowed(
+    fed: FederatedConfig, spend: Callable[[Task], Mapping[str, float]], task: Task
+) -> Mapping[str, float]:
+    """Spend only once the device may train.
+
+    Raises:
+        Busy: it may not for `patience_s`; nothing was spent.
+    """
+    Conditions(limits=limits_of(fed), patience_s=fed.patience_s).wait()
+    return spend(task)
 
 
 _STEPS_TO_LOSE = 10

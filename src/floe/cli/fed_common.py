@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,13 @@ def learning() -> Any:
 def base_name(base: str | None, settings: Config) -> str:
     """What adapters are trained for: the option, else federated.base, else the served model."""
     return base or settings.federated.base or settings.model.name
+
+
+def plan_file() -> Path:
+    """Where `floe fed plan` keeps what it measured for `floe fed join`."""
+    from floe.core.config import home
+
+    return home() / "federated" / "plan.json"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from floe.cli.common import ConfigOption, JsonOption, ModelOption, progress_bar, read_config, say
-from floe.cli.fed_common import BaseOption, base_name, learning
+from floe.cli.fed_common import BaseOption, base_name, learning, plan_file
 
 if TYPE_CHECKING:
     from floe.federated.plan import Limits, RankRow
@@ -42,20 +42,26 @@ def plan(
     """The rank that this device can train: memory and step time, measured here.
 
     The smallest and the largest rank are trained for a few steps, each in a process of its own;
-    a line through them gives the others.
+    a line through them gives the others. `floe fed join` goes by it.
 
     Example: floe fed plan --step-s 10
     """
     opened = learning()
     from floe.core.config import home
-    from floe.federated.plan import Limits, free_bytes, largest_fitting, preset_rank
+    from floe.federated.plan import (
+        Limits,
+        free_bytes,
+        keep_table,
+        largest_fitting,
+        preset_rank,
+    )
 
     settings = read_config(config, model=model)
     fed = settings.federated
     chosen = _ranks(ranks) if ranks else sorted(set(fed.ranks))
     free = free_bytes() if memory_mb is None else None
     limits = Limits(
-        memory_bytes=free if memory_mb is None else round(memory_mb * 1e6),
+        memory_bytes=free if memory_mb is None else memory_mb * 1e6,
         step_s=step_s if step_s is not None else fed.step_limit_ms / 1e3 or None,
     )
     with progress_bar(quiet=as_json) as progress:
@@ -64,6 +70,7 @@ def plan(
         place.folder, chosen, limits=limits, batch=batch or fed.batch, tokens=tokens,
         steps=1 if quick else 5,
     )  # fmt: skip
+    keep_table(plan_file(), base_name(base, settings), table)
     best = largest_fitting(table).rank if any(r.fits for r in table) else None
     preset = None if free is None else preset_rank(free)
     if as_json:

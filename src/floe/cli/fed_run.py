@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from floe.cli.common import ConfigOption, JsonOption, ModelOption, read_config, say
-from floe.cli.fed_common import ended_by_exit
+from floe.cli.fed_common import ended_by_exit, plan_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +54,8 @@ def simulate(
     fed = _changed(settings, data=data and str(data), rounds=rounds, base=base, name=name)
     if not fed.data:
         raise BadRequest("name the folder with the devices' examples, or set federated.data")
+    if not Path(fed.data).is_dir():
+        raise BadRequest(f"{fed.data} is no folder: one .jsonl a device is needed", param="data")
     count = len(list(Path(fed.data).glob("*.jsonl")))
     if not count:
         raise BadRequest(f"{fed.data} holds no .jsonl file", param="data")
@@ -61,7 +63,12 @@ def simulate(
         from floe.flower.simulate import simulate as run
     told = dataclasses.replace(_app_settings(settings, fed), simulated=count)
     with _rounds_shown(fed.rounds, quiet=as_json) as shown:
-        run(told, backend=backend, tell=lambda report: shown(report.to_json()))
+        run(
+            told,
+            backend=backend,
+            tell=lambda report: shown(report.to_json()),
+            note=lambda text: say(f"floe: {text}"),
+        )
     _print_reports(_reports(fed), as_json=as_json)
 
 
@@ -136,6 +143,8 @@ def join(
     )
     with _flower():
         from floe.assemble.federated import device_folder, device_key
+        from floe.federated.conditions import Conditions, limits_of
+        from floe.federated.examples import read_examples
         from floe.flower.processes import stay
     if not fed.device:
         raise BadRequest("give this device a name: --device NAME, or federated.device")
@@ -147,8 +156,12 @@ def join(
         return
     if not fed.data:
         raise BadRequest("name this device's examples: --data FILE, or federated.data")
-    chosen = rank or _rank(fed)
-    say(f"floe: {fed.device} joins {fed.address} at rank {chosen}; the server's file needs\n{line}")
+    read_examples(Path(fed.data))  # a file that cannot be used is told here, and not in a round
+    if (reason := Conditions(limits=limits_of(fed)).obstacle()) is not None:
+        say(f"floe: training will wait: {reason}")
+    chosen, why = (rank, "as told") if rank else _rank(settings, fed)
+    say(f"floe: {fed.device} joins {fed.address} at rank {chosen} ({why})")
+    say(f"floe: the server's file of devices needs: {line}")
     try:
         with ended_by_exit():
             stay(
@@ -207,12 +220,19 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if path else ""
 
 
-def _rank(fed: FederatedConfig) -> int:
-    """The largest candidate that the free memory carries, by the rule of thumb."""
-    from floe.federated.plan import free_bytes, preset_rank
+def _rank(settings: Config, fed: FederatedConfig) -> tuple[int, str]:
+    """The largest candidate that this device carries now, and by what that is known."""
+    from floe.federated.plan import Limits, free_bytes, kept_table, preset_rank
 
-    limit = preset_rank(free_bytes())
-    return max((r for r in fed.ranks if r <= limit), default=min(fed.ranks))
+    free = free_bytes()
+    limits = Limits(memory_bytes=free, step_s=fed.step_limit_ms / 1e3 or None)
+    table = kept_table(plan_file(), fed.base or settings.model.name, limits=limits)
+    measured = {row.rank for row in table if row.fits} & set(fed.ranks)
+    if table:
+        return max(measured, default=min(fed.ranks)), "as measured by floe fed plan"
+    limit = preset_rank(free)
+    rank = max((r for r in fed.ranks if r <= limit), default=min(fed.ranks))
+    return rank, f"by the rule of thumb for {free / 1e9:.1f} GB free; floe fed plan measures"
 
 
 def _reports(fed: FederatedConfig) -> list[dict[str, Any]]:

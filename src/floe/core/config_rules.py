@@ -277,6 +277,15 @@ def _training_rules(fed: FederatedConfig) -> list[Rule]:
             for n in ("steps", "batch", "accumulate")
         ),
         (fed.max_tokens >= 16, "federated.max_tokens", "16 or more"),
+        (
+            0.0 <= fed.min_battery_percent <= 100.0,
+            "federated.min_battery_percent",
+            "0 (any) to 100",
+        ),
+        *(
+            (0.0 <= getattr(fed, n) < float("inf"), f"federated.{n}", "0 or more")
+            for n in ("max_celsius", "max_load", "patience_s")
+        ),
         (fed.seed >= 0, "federated.seed", "0 or more"),
     ]
 

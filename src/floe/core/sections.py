@@ -237,6 +237,9 @@ class FederatedConfig:
     `secagg`: the server learns sums of three or more alone, unchecked. `mode`: which factors are
     trained. Training: `steps` of `batch` x `accumulate` examples cut to `max_tokens`; `proximal`
     holds it near where it started. `gate_margin`: nats by which nobody's held-out loss may grow.
+
+    When a device may train: a battery of `min_battery_percent`, `on_mains`, at most `max_celsius`,
+    others loading a core by at most `max_load` (0 = any). It waits `patience_s`, then sits out.
     """
 
     name: str = "default"
@@ -288,6 +291,11 @@ class FederatedConfig:
     learning_rate: float = 5e-4
     proximal: float = 0.0
     gate_margin: float = 0.02
+    min_battery_percent: float = 0.0
+    on_mains: bool = False
+    max_celsius: float = 0.0
+    max_load: float = 0.0
+    patience_s: float = 600.0
     seed: int = 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floe.core.errors import BadConfig, Busy
+from floe.core.sections import FederatedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,16 @@ class Limits:
                 raise BadConfig(f"{name} must be a number of 0 or more", param=name)
         if (self.min_battery_percent or 0.0) > 100.0:
             raise BadConfig("min_battery_percent is at most 100", param="min_battery_percent")
+
+
+def limits_of(fed: FederatedConfig) -> Limits:
+    """A federation's table as limits; its 0 asks nothing."""
+    return Limits(
+        min_battery_percent=fed.min_battery_percent or None,
+        on_mains=fed.on_mains,
+        max_celsius=fed.max_celsius or None,
+        max_load=fed.max_load or None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +105,10 @@ class Conditions:
         """`patience_s` is how long one pause may last, `threads` what training itself loads.
 
         Raises:
-            BadConfig: a limit that this device has no sensor for.
+            BadConfig: a limit that this device has no sensor for, or a patience below 0.
         """
+        if not patience_s >= 0.0:
+            raise BadConfig("patience_s must be a number of 0 or more", param="patience_s")
         self._limits, self._sensors = limits, sensors or Sensors()
         self._patience_s, self._every_s, self._threads = patience_s, every_s, threads
         self._clock, self._sleep = clock, sleep

@@ -7,6 +7,7 @@ times over while training (weights, gradients, and both moments of Adam).
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from floe.core.errors import BadRequest
+from floe.core.files import atomic_write
 
 RANKS = (4, 8, 16, 32, 64)
 Source = Literal["measured", "modelled"]
@@ -26,7 +28,7 @@ _GIB = 1 << 30
 class Limits:
     """What training may take; None = anything."""
 
-    memory_bytes: int | None = None
+    memory_bytes: float | None = None
     step_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -126,6 +128,31 @@ def largest_fitting(table: Sequence[RankRow]) -> RankRow:
         least = min(table, key=lambda r: r.rank)
         raise BadRequest(f"not even rank {least.rank} fits: {least.obstacle}", param="rank")
     return max(fitting, key=lambda r: r.rank)
+
+
+def keep_table(path: Path, base: str, table: Sequence[RankRow]) -> None:
+    """Remember what was measured for this base."""
+    rows = [[r.rank, r.adapter_bytes, r.memory_bytes, r.step_s] for r in table]
+    with atomic_write(path) as file:
+        file.write(json.dumps({"base": base, "rows": rows}).encode())
+
+
+def kept_table(path: Path, base: str, *, limits: Limits) -> tuple[RankRow, ...]:
+    """What was measured for this base, against the limits of now; empty where nothing was."""
+    try:
+        data = json.loads(path.read_bytes())
+        if data["base"] != base:
+            return ()
+        rows = [
+            RankRow(
+                rank=int(rank), adapter_bytes=int(size), memory_bytes=int(memory),
+                step_s=float(step_s), source="measured",
+            )
+            for rank, size, memory, step_s in data["rows"]
+        ]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()  # measured again at the next `floe fed plan`
+    return tuple(replace(r, obstacle=_obstacle(r, limits)) for r in rows)
 
 
 def preset_rank(free_bytes: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +17,8 @@ from floe.core.sections import FederatedConfig
 from floe.federated.rounds import pack_failure, seed_of, unpack_task
 from floe.flower.messages import bytes_in, reply_with, reply_with_name
 from floe.flower.settings import AppSettings
+
+_NAME_CHARS = 48
 
 
 def make_app(settings: AppSettings) -> Any:
@@ -98,8 +102,20 @@ def simulated_device(settings: AppSettings, number: int) -> AppSettings:
             f"{fed.data} has {len(files)} files of examples (*.jsonl): each device needs one",
             param="federated.data",
         )
-    one = replace(fed, device=files[number].stem, data=str(files[number]))
+    name = device_names([path.stem for path in files])[number]
+    one = replace(fed, device=name, data=str(files[number]))
     return replace(settings, federated=one, rank=fed.ranks[number % len(fed.ranks)])
+
+
+def device_names(stems: Sequence[str]) -> list[str]:
+    """A name for each file's device: its own, or what is left of it where that can be none."""
+    plain = [re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:_NAME_CHARS] for stem in stems]
+    names: list[str] = []
+    for number, (stem, name) in enumerate(zip(stems, plain, strict=True), start=1):
+        if not name or (name != stem and (name in stems or plain.count(name) > 1)):
+            name = f"{name}-{number}" if name else f"device-{number}"
+        names.append(name)
+    return names
 
 
 def _drops(data: bytes, fed: FederatedConfig) -> bool:

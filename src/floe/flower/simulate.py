@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from floe.assemble.federated import (
 )
 from floe.assemble.judging import judge_run
 from floe.core.errors import BadConfig, BadRound, FloeError, PrivacySpent
+from floe.federated.examples import read_examples, split_examples
 from floe.federated.identity import write_devices
 from floe.federated.inline import InlineTransport
 from floe.flower.client_app import answer, simulated_device
@@ -30,9 +32,16 @@ Backend = Literal["ray", "inline"]
 
 
 def simulate(
-    settings: AppSettings, *, backend: Backend = "ray", tell: Tell = lambda _report: None
+    settings: AppSettings,
+    *,
+    backend: Backend = "ray",
+    tell: Tell = lambda _report: None,
+    note: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Hold all rounds with `settings.simulated` devices; state and reports as of a real server.
+
+    `note` hears of devices whose examples cannot be used: they fail in each round, as a real one
+    would, whose server is not told why.
 
     Raises:
         BadRound, PrivacySpent, BadConfig, BadModel: what stopped it.
@@ -42,7 +51,18 @@ def simulate(
         raise BadConfig(
             "secure sums need Flower's messages: use --backend ray", param="federated.secagg"
         )
+    if settings.simulated < settings.federated.min_clients:
+        raise BadConfig(
+            f"{settings.simulated} devices are fewer than the {settings.federated.min_clients} "
+            "that a round needs",
+            param="federated.min_clients",
+        )
     devices = [simulated_device(settings, n) for n in range(settings.simulated)]
+    for one in devices:
+        try:
+            split_examples(read_examples(Path(one.federated.data)))
+        except FloeError as error:
+            note(f"{one.federated.device} will fail: {error.message}")
     _register(settings, devices)
     if backend == "ray":
         _over_ray(settings, tell)
