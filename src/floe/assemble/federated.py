@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from floe.adapters.signature import SigningKey, load_key, new_key, verify
 from floe.core.errors import PrivacySpent
@@ -21,10 +19,12 @@ from floe.federated.accountant import epsilon
 from floe.federated.aggregate.choose import make_aggregator
 from floe.federated.base import Aggregator, Shield
 from floe.federated.checks import Expected
-from floe.federated.clusters import Cluster, Clustering, group
+from floe.federated.clusters import Clustering, group
+from floe.federated.comparable import comparable, direction
 from floe.federated.desk import Rules, Spent
 from floe.federated.dp_ledger import DpLedger
 from floe.federated.layers import layer_shapes, weights_digest
+from floe.federated.products import state_difference
 from floe.federated.rounds import Opened
 from floe.federated.secure_sum import SecureTerms
 from floe.federated.settings import TARGETS
@@ -33,6 +33,8 @@ from floe.federated.shields.gaussian import ClientDp
 from floe.federated.shields.noise_central import NoiseCentral
 from floe.federated.shields.noise_distributed import NoiseDistributed
 from floe.federated.shields.secagg import FixedPoint
+from floe.federated.splits import split_clusters
+from floe.federated.start import at_rank
 from floe.federated.state import Codec, Memory, StateFolder
 from floe.federated.update import AdapterState, Update
 from floe.learn import Addition, Grouped, ServerParts
@@ -211,25 +213,36 @@ def _group(
     updates: Collection[Update],
     memory: Memory,
 ) -> Grouped:
-    """Clusters by task, with the ids of earlier rounds."""
+    """Clusters by task, with the ids of earlier rounds; split where members pull apart."""
     if fed.clusters == 1:
         return Grouped(clusters={"all": tuple(sorted(u.client for u in updates))})
-    states = {u.client: u.state for u in updates}
-    starts = {u.started_from for u in updates}
+    states, common = comparable({u.client: u.state for u in updates}, seed=fed.seed)
+    rank = next(iter(states.values())).rank
+    kept = {c: s for c, d in memory.adapters.items() if (s := adapter(d)) is not None}
+    previous = Clustering.from_json(memory.groups) if memory.groups else None
     found = group(
         states,
-        start=adapter(starts.pop()) if len(starts) == 1 else None,
+        start=common,
         n_clusters=min(fed.clusters, len(states)) or None,
-        previous=_clustering(memory.groups) if memory.groups else None,
-        published={c: s for c, d in memory.adapters.items() if (s := adapter(d)) is not None},
+        previous=previous,
+        published={c: direction(s, rank=rank, seed=fed.seed) for c, s in kept.items()},
     )
-    return Grouped(clusters={c.id: c.members for c in found.clusters}, memory=asdict(found))
+    if not fed.clusters:
+        found = split_clusters(found, _changes(fed, adapter, updates), previous=previous)
+    return Grouped(clusters={c.id: c.members for c in found.clusters}, memory=found.as_json())
 
 
-def _clustering(data: Mapping[str, Any]) -> Clustering:
-    """What `asdict` made of a clustering, after JSON."""
-    clusters = (Cluster(**{**c, "members": tuple(c["members"])}) for c in data["clusters"])
-    return Clustering(**{**data, "clusters": tuple(clusters)})
+def _changes(
+    fed: FederatedConfig,
+    adapter: Callable[[str], AdapterState | None],
+    updates: Collection[Update],
+) -> dict[str, AdapterState]:
+    """What each device changed against the adapter it began with, cut to its rank as it does."""
+    return {
+        u.client: state_difference(u.state, at_rank(start, rank=u.state.rank, seed=fed.seed))
+        for u in updates
+        if (start := adapter(u.started_from)) is not None
+    }
 
 
 def client_dp(fed: FederatedConfig, *, secret: bool) -> ClientDp:

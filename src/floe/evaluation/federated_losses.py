@@ -34,8 +34,10 @@ from floe.federated.comparable import comparable
 from floe.federated.examples import Example
 from floe.federated.on_torch.base_model import BaseModel
 from floe.federated.on_torch.train import LoraTrainer, answer_loss
+from floe.federated.products import state_difference
 from floe.federated.rows import Row
 from floe.federated.settings import TrainSettings
+from floe.federated.splits import split_clusters
 from floe.federated.update import AdapterState, Factors, Update
 
 Say = Callable[[str], None]
@@ -154,12 +156,20 @@ class Experiment:
             states, mean = comparable(
                 {n: u.state for n, u in updates.items()}, seed=self.plan.settings().a_seed
             )
-            clustering = group(states, start=mean, previous=clustering, at_most=len(updates) - 1)
+            grouped = group(states, start=mean, previous=clustering, at_most=len(updates) - 1)
+            changes = {n: self._change(n, starts[n], u) for n, u in updates.items() if starts[n]}
+            clustering = split_clusters(grouped, changes, previous=clustering)
             starts = _means(updates, clustering.cluster_of, self.plan.published_rank)
             self._say(f"clustered, round {number + 1}: {len(clustering.clusters)} clusters")
         assert clustering is not None
         found["clustered"] = [self._loss(starts[c.name], c.task) for c in self.clients]
         return clustering
+
+    def _change(self, client: str, start: AdapterState | None, update: Update) -> AdapterState:
+        """What a device changed against its start at its own rank."""
+        assert start is not None
+        rank = next(c.rank for c in self.clients if c.name == client)
+        return state_difference(update.state, self._trainers[client].start_state(start, rank=rank))
 
     def _fixed(
         self, found: dict[str, list[float]], way: str, groups: Groups, *, cut: bool = True

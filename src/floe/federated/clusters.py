@@ -46,7 +46,7 @@ class Clustering:
     `silhouette` is in [-1, 1], 0 where there is one group. `memberships` are each client's shares
     over all clusters, summing to 1. `absent` are the clusters of clients of earlier rounds that
     were not in this one. `next_id` is the number of the next new cluster: ids are never used
-    twice.
+    twice. `split` are the ids that came of splitting a cluster (`splits.split_clusters`).
     """
 
     clusters: tuple[Cluster, ...]
@@ -54,6 +54,7 @@ class Clustering:
     memberships: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     next_id: int = 0
+    split: tuple[str, ...] = ()
 
     def cluster_of(self, client: str) -> str:
         """The id of a client's cluster, also when it was absent; "" when it is in none."""
@@ -81,6 +82,7 @@ class Clustering:
             memberships=data["memberships"],
             absent=data["absent"],
             next_id=data["next_id"],
+            split=tuple(data.get("split", ())),
         )
 
     def all_members(self) -> dict[str, set[str]]:
@@ -118,7 +120,8 @@ def group(
     the adapters `published` under them. `temperature` is that of the soft memberships.
 
     Raises:
-        BadRound: no adapters. BadConfig: a number of clusters that cannot be, or no such kind.
+        BadRound: no adapters, or values that are not finite. BadConfig: a number of clusters
+            that cannot be, or no such kind.
     """
     clients, old = sorted(states), sorted(published or {})
     known = [states[c] for c in clients] + [(published or {})[i] for i in old]
@@ -146,10 +149,13 @@ def group_similar(
     `near` are the clients' similarities to what was published, by cluster id.
 
     Raises:
-        BadRound: no clients. BadConfig: as `group`.
+        BadRound: no clients, or similarities that are not finite. BadConfig: as `group`.
     """
     if not clients:
         raise BadRound("no update was taken in, so there is nothing to group")
+    if not np.isfinite(similar_NN).all():
+        worst = clients[int((~np.isfinite(similar_NN)).sum(axis=1).argmax())]
+        raise BadRound(f"the update of {worst!r} holds values that are not finite: no grouping")
     if n_clusters is not None and not 1 <= n_clusters <= len(clients):
         raise BadConfig(
             f"{len(clients)} clients cannot form {n_clusters} clusters", param="n_clusters"
@@ -212,6 +218,11 @@ def stable_ids(
         if not ids[j]:
             ids[j], next_id = f"c{next_id}", next_id + 1
     return ids, next_id
+
+
+def labels_of(similar_NN: Doubles) -> Labels:
+    """Groups by the rule of `group`, labelled from 0 in order of first appearance."""
+    return _labels(similar_NN, None, len(similar_NN))[0]
 
 
 def _labels(similar_NN: Doubles, n_clusters: int | None, at_most: int) -> tuple[Labels, float]:

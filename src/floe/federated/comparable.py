@@ -35,15 +35,22 @@ def comparable(
     are to have the same modules.
     """
     rank = min(min(f.rank for f in s.modules.values()) for s in states.values())
-    shared = {n: on_shared_a(s, rank=rank, seed=seed) for n, s in states.items()}
-    # An adapter that changes nothing has no direction; it stays at nothing.
-    unit = {n: state_scaled(s, 1.0 / (state_norm(s) or 1.0)) for n, s in shared.items()}
+    unit = {n: direction(s, rank=rank, seed=seed) for n, s in states.items()}
     if len(unit) < _LEAST_FOR_MEAN:
         return unit, None
     mean = _mean(unit)
     similar = cosines(change_gram(list(unit.values()), mean))
     np.fill_diagonal(similar, -1.0)
     return unit, mean if np.median(similar.max(axis=1)) >= _PARTNERED else None
+
+
+def direction(state: AdapterState, *, rank: int, seed: int) -> AdapterState:
+    """An adapter over the first `rank` directions of the shared A, at norm 1.
+
+    One that changes nothing has no direction; it stays at nothing.
+    """
+    shared = on_shared_a(state, rank=rank, seed=seed)
+    return state_scaled(shared, 1.0 / (state_norm(shared) or 1.0))
 
 
 def _mean(states: Mapping[str, AdapterState]) -> AdapterState:
