@@ -58,7 +58,7 @@ class Plan:
 
 
 QUICK = Plan(n_layers=2, rounds=2, steps=4, examples=16, held_out=24)
-FULL = Plan(n_layers=30, rounds=4, steps=8, examples=32, held_out=60)
+FULL = Plan(n_layers=30, rounds=4, steps=4, examples=32, held_out=48)
 
 
 def fault_figures(full: bool, say: Say) -> dict[str, Any]:
