@@ -18,6 +18,9 @@ from floe.federated.identity import Sealed, Verify
 from floe.federated.rounds import Opened, Past
 from floe.federated.update import AdapterState, Factors, Update
 
+MAX_EXAMPLES = 10**9
+ABSURD_NORM = 1e6
+"""Where nobody set `max_norm`: no training moves so far, and no sum would survive it."""
 REASONS = (
     "corrupt",
     "malformed",
@@ -105,13 +108,16 @@ def check_update(
         _refuse("impostor", name, "says something else inside its seal than on it")
     if type(update.n_examples) is not int or update.n_examples < 1:
         _refuse("no_examples", name, "was trained on no examples")
+    if update.n_examples > MAX_EXAMPLES:
+        _refuse("malformed", name, f"claims more than {MAX_EXAMPLES} examples")
     if update.started_from != started_from or update.cluster != cluster:
         _refuse("wrong_start", name, "did not start from the adapter it was given")
     if update.state.base_digest != expected.base_digest:
         _refuse("wrong_base", name, "is for another base model")
     check_arrays(update.state, expected, client=name)
-    if expected.max_norm and change_norm(start, update.state) > expected.max_norm:
-        _refuse("norm_too_large", name, f"moves further than {expected.max_norm:g}")
+    limit = expected.max_norm or ABSURD_NORM
+    if not change_norm(start, update.state) <= limit:
+        _refuse("norm_too_large", name, f"moves further than {limit:g}")
 
 
 def check_arrays(state: AdapterState, expected: Expected, *, client: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from floe.core.errors import BadRound, BadUpdate
 from floe.federated.checks import Expected, change_norm, check_sender, check_update
@@ -147,13 +148,21 @@ class Desk:
         )
 
 
+MOST_METRICS, LARGEST_METRIC, HEAVIEST = 64, 1e12, 10_000
+_METRIC = re.compile(r"[a-z0-9_]{1,40}")
+
+
 def means(updates: Iterable[Update]) -> dict[str, float]:
-    """Means of the devices' finite numbers, weighted by examples; of clipping, by device."""
+    """Means of the devices' finite numbers, weighted by examples; of clipping, by device.
+
+    Numbers are a device's own word: what has an odd name or size is left out, and nobody weighs
+    more than `HEAVIEST` examples.
+    """
     sums: dict[str, tuple[float, float]] = {}
     for update in updates:
-        for name, value in update.metrics.items():
-            if math.isfinite(value):
-                weight = 1.0 if name == "clipped" else float(update.n_examples)
+        for name, value in islice(update.metrics.items(), MOST_METRICS):
+            if abs(value) <= LARGEST_METRIC and _METRIC.fullmatch(name):  # NaN is not
+                weight = 1.0 if name == "clipped" else float(min(update.n_examples, HEAVIEST))
                 total, weights = sums.get(name, (0.0, 0.0))
                 sums[name] = (total + weight * value, weights + weight)
     return {name: total / weight for name, (total, weight) in sorted(sums.items())}

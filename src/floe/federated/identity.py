@@ -18,6 +18,7 @@ from pathlib import Path
 
 from floe.core.errors import BadConfig, BadUpdate
 from floe.core.files import atomic_write, safe_name
+from floe.federated.rounds import UNREADABLE
 
 Sign = Callable[[bytes], bytes]
 """A message's signature by this device's own key."""
@@ -88,7 +89,7 @@ def unseal(data: bytes) -> Sealed:
             signature=bytes.fromhex(header["signature"]),
             payload=payload,
         )
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (*UNREADABLE, struct.error) as error:
         raise BadUpdate(
             f"an update of {len(data)} bytes is damaged or no update; send it again",
             reason="corrupt",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,9 @@ from floe.core.errors import BadRequest, FloeError
 Kind = Literal["train", "judge"]
 MAGIC, FAILED = b"FLOETASK", b"FLOEFAIL"
 MAX_HEADER_BYTES = 65536
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a stranger's JSON may raise: infinity for a whole number, a thousand brackets."""
+_WORD = re.compile(r"[a-z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ def unpack_task(data: bytes) -> Task:
         header = json.loads(data[start : start + length])
         cut = start + length + int(header.pop("adapter_bytes"))
         task = Task(**header, adapter=data[start + length : cut], candidate=data[cut:])
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (*UNREADABLE, struct.error) as error:
         raise BadRequest(
             "the server's task is damaged or of another version; update both ends", param="task"
         ) from error
@@ -138,7 +142,7 @@ def failure_in(data: bytes) -> str:
     if data[: len(FAILED)] != FAILED:
         return ""
     try:
-        kind = json.loads(data[len(FAILED) :])["kind"]
-    except (ValueError, KeyError, TypeError):
+        kind = str(json.loads(data[len(FAILED) :][:MAX_HEADER_BYTES])["kind"])
+    except UNREADABLE:
         return "failed"
-    return str(kind)[:40]
+    return kind if _WORD.fullmatch(kind) else "failed"  # it is printed

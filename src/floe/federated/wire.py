@@ -22,6 +22,7 @@ import numpy as np
 from floe.core.errors import BadUpdate
 from floe.federated.packed import PackedState, Places, n_values, places_of, views
 from floe.federated.products import difference, state_cut, weighted_sum
+from floe.federated.rounds import UNREADABLE
 from floe.federated.update import AdapterState, FloatArray, Update
 
 MAX_BYTES = 256 << 20
@@ -93,7 +94,7 @@ def decode(data: bytes | memoryview, *, max_bytes: int = MAX_BYTES) -> Update:
             started_from=_name(header["started_from"]),
             metrics={_name(k): _number(v) for k, v in header["metrics"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadUpdate(
             f"the update's header does not describe an update ({type(error).__name__}); the "
             "device needs the same version of Floe as the server",
