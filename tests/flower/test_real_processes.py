@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -311,6 +312,47 @@ def test_node_keys_are_checked_before_the_server_starts(
         serve_rounds(replace(settings, federated=fed))
 
 
+@pytest.fixture
+def registered(settings: AppSettings) -> None:
+    path = devices_file(settings.federated, home=Path(settings.home))
+    write_devices(path, {"a": "key"})
+
+
+def test_a_server_needs_to_know_its_devices(settings: AppSettings) -> None:
+    with pytest.raises(BadConfig, match=r"cannot read the devices in .*devices\.toml"):
+        serve_rounds(settings)
+
+
+def test_another_server_than_the_certificate_says_is_not_joined(
+    settings: AppSettings, tmp_path: Path
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for tls in (ours, theirs):
+        make_authority(tls)
+        make_server(tls, ["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(theirs / "server" / "server.crt", theirs / "server" / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            for _ in range(2):  # whether somebody is there, and then who
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(listening.accept()[0], server_side=True).close()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        fed = replace(
+            settings.federated,
+            device="a",
+            address=f"127.0.0.1:{listening.getsockname()[1]}",
+            root_certificate=str(ours / "server" / "ca.crt"),
+        )
+        with pytest.raises(BadConfig, match=r"is not the one of federated\.root_certificate"):
+            processes.stay(replace(settings, federated=fed), tell=lambda _text: None)
+        thread.join()
+
+
+@pytest.mark.usefixtures("registered")
 def test_an_address_that_is_taken_is_said(settings: AppSettings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -423,6 +465,7 @@ def test_a_node_that_ends_is_started_again_more_and_more_seldom(
     assert "again in 8 s" in told[3]
 
 
+@pytest.mark.usefixtures("registered")
 def test_a_server_that_cannot_start_says_where_to_look(
     settings: AppSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from floe.assemble.federated import device_folder, federation_folder
+from floe.assemble.federated import device_folder, devices_file, federation_folder
 from floe.core.errors import BadConfig, FloeError
 from floe.core.files import atomic_write
 from floe.core.sections import FederatedConfig
+from floe.federated.identity import read_devices
 from floe.flower.certificates import node_public_key, read_node_key
 from floe.flower.family import child, end, free_port, module, start
 from floe.flower.settings import AppSettings
@@ -143,6 +144,7 @@ def serve_rounds(
     fed, home = settings.federated, Path(settings.home)
     secure = check_secure(fed, server=True)
     keys = _node_keys(fed)
+    read_devices(devices_file(fed, home=home))  # told here, before anything is started
     _check_free(fed.address)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = federation_folder(fed, home=home)
@@ -191,11 +193,14 @@ def stay(settings: AppSettings, *, tell: Callable[[str], None]) -> None:
     It ends by itself, without an error even, where the server was started anew and does not know
     it any more, or does not know its node key (yet).
 
-    Raises as `join`.
+    Raises as `join`, and BadConfig for a server that is not who its certificate should say.
     """
-    wait_s = RETRY_S
-    if not _is_reachable(settings.federated.address):
-        tell(f"nobody answers at {settings.federated.address} yet; waiting for the server")
+    wait_s, fed = RETRY_S, settings.federated
+    secure = check_secure(fed, server=False)
+    if not _is_reachable(fed.address):
+        tell(f"nobody answers at {fed.address} yet; waiting for the server")
+    elif secure:
+        _check_server(fed)
     while True:
         began_s = time.monotonic()
         process = join(settings)
@@ -269,6 +274,25 @@ def _is_reachable(address: str, *, wait_s: float = 2.0) -> bool:
     except OSError:
         return False
     return True
+
+
+def _check_server(fed: FederatedConfig) -> None:
+    """Raise BadConfig for a certificate that Flower would refuse, again and again and silently."""
+    host, _, port = fed.address.rpartition(":")
+    host = host.strip("[]")
+    context = ssl.create_default_context(cafile=fed.root_certificate)
+    try:
+        with socket.create_connection((host, int(port)), timeout=START_S) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLError as error:
+        why = getattr(error, "verify_message", "") or error.reason or "no TLS"
+        raise BadConfig(
+            f"the server at {fed.address} is not the one of federated.root_certificate, or its "
+            f"certificate is for another name: {why}",
+            param="federated.root_certificate",
+        ) from error
+    except OSError:
+        return  # it has gone again: Flower waits for it
 
 
 def _await_port(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
