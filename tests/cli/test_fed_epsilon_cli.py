@@ -67,6 +67,10 @@ def test_adjacency_is_heard() -> None:
     assert answer(*asked, "--adjacency", "replace_one")["epsilon"] > answer(*asked)["epsilon"]
 
 
+def test_an_infinite_epsilon_is_null_in_json() -> None:
+    assert answer("--rate", "0.1", "--noise", "1e-9")["epsilon"] is None
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -75,6 +79,7 @@ def test_adjacency_is_heard() -> None:
         (("--rate", "nan", "--noise", "1"), "sampling rate is nan"),
         (("--rate", "0.1", "--noise", "0"), "noise multiplier is 0"),
         (("--rate", "0.1", "--noise", "1", "--rounds", "0"), "whole numbers from 1"),
+        (("--rate", "0.1", "--noise", "1", "--rounds", "9999999"), "together at most 1,000,000"),
         (("--rate", "0.1", "--noise", "1", "--delta", "1"), "delta is 1"),
         (("--rate", "0.1", "--noise", "1", "--sampling", "random"), "no sampling is called"),
         (("--rate", "0.1", "--noise", "1", "--adjacency", "x"), "the adjacency is 'x'"),

@@ -178,6 +178,28 @@ def test_a_stopped_run_is_not_begun_anew_by_accident(
     assert json.loads(ran.out)["steps"] == 2
 
 
+def test_what_would_fail_after_training_is_refused_before(
+    floe: Floe, tiny: TinyModel, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    command = ("fed", "train", str(data), "--base", str(tiny.folder), "--steps", "1")
+    for out in ("file", "file/below", "/proc/below"):
+        ran = floe(*command, "--out", out)
+        assert (ran.code, ran.out) == (2, "")
+        assert "cannot make the folder" in ran.err
+    ran = floe(*command, "--out", "mine", "--rank", "99999")
+    assert ran.code == 2
+    assert "rank 99999 is above 64, a layer's inputs" in ran.err
+    for rate, told in (("nan", "finite and above 0"), ("0", "finite and above 0")):
+        ran = floe(*command, "--out", "mine", "--rank", "2", "--learning-rate", rate)
+        assert (ran.code, ran.out) == (2, "")
+        assert told in ran.err
+    ran = floe(*command, "--out", "mine", "--rank", "2", "--learning-rate", "1e30")
+    assert (ran.code, ran.out) == (1, "")
+    assert "the training ran away" in ran.err
+    assert not (tmp_path / "mine" / "adapter_config.json").exists()
+
+
 def test_bad_data_is_told_without_its_text(floe: Floe, tiny: TinyModel, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"prompt": "' + SECRET + '"}\n')

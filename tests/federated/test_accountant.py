@@ -13,6 +13,7 @@ pytest.importorskip("dp_accounting", reason="needs floe[dp]")
 
 from floe.core.errors import BadConfig
 from floe.federated.accountant import (
+    MAX_ROUNDS,
     epsilon,
     gaussian_delta,
     gaussian_epsilon,
@@ -122,6 +123,27 @@ def test_as_opacus_prv_accountant_says() -> None:
     for noise, rate, steps in ((0.8, 0.01, 300), (1.5, 0.05, 100)):
         other = prv_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=DELTA)
         assert epsilon(mechanism(noise, rate, steps), delta=DELTA) == pytest.approx(other, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "by_opacus"),  # its PRV accountant, with an error of 0.005 upwards
+    [(1.0, 1e-3, 100_000, 1.6423), (1.0, 1e-4, 1_000_000, 0.4642), (5.0, 0.01, 100_000, 2.6320)],
+)
+def test_many_rare_steps_do_not_add_up_the_grids_rounding(
+    noise: float, rate: float, steps: int, by_opacus: float
+) -> None:
+    assert epsilon(mechanism(noise, rate, steps), delta=DELTA) == pytest.approx(
+        by_opacus - 0.005, rel=0.01
+    )
+
+
+def test_what_no_grid_holds_is_infinite_at_once() -> None:
+    for noise, rate, steps in ((1.0, 0.01, 10**9), (1e-9, 0.01, 1), (0.001, 1e-9, 10)):
+        assert epsilon(mechanism(noise, rate, steps), delta=DELTA) == float("inf")
+    sampling = Sampling(kind="poisson", rate=0.1)
+    assert noise_for(1e9, sampling=sampling, steps=1, delta=DELTA) < 0.2
+    never = mechanism(1.0, 1e-12, 1)
+    assert rounds_within(3.0, never, delta=DELTA) == MAX_ROUNDS
 
 
 def test_the_quoted_noise_of_one_half_holds_for_some_rates_alone() -> None:

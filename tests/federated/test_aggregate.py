@@ -127,7 +127,7 @@ class TestEveryAggregator:
         with pytest.raises(BadRound, match="no update was taken in"):
             make_aggregator(name).close(rank=4)
 
-    @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+    @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e300])
     def test_c01_a_weight_that_is_none_is_refused(self, name, weight):
         total = make_aggregator(name)
         with pytest.raises(BadUpdate, match="weight must be finite and above 0") as refused:

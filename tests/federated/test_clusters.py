@@ -136,6 +136,13 @@ def test_the_grouping_does_not_depend_on_who_answered_first():
     assert group(turned) == group(states)
 
 
+def test_values_that_are_not_finite_are_not_grouped():
+    similar_NN = np.eye(3)
+    similar_NN[0, 1] = similar_NN[1, 0] = similar_NN[1, 1] = np.nan
+    with pytest.raises(BadRound, match="the update of 'b' holds values that are not finite"):
+        group_similar(["a", "b", "c"], similar_NN)
+
+
 def test_nothing_to_group_is_said():
     with pytest.raises(BadRound, match="nothing to group"):
         group({})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 TABLE_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 QUOTED_EPSILON = 3.0
+_MOST_STEPS = 1_000_000
 
 
 def epsilon(
@@ -52,8 +54,11 @@ def epsilon(
         "noise": noise, "rate": rate, "rounds": rounds, "steps": steps, "sampling": sampling,
         **terms, "target_epsilon": target_epsilon,
     }  # fmt: skip
-    if rounds < 1 or steps < 1:
-        raise BadConfig("rounds and steps are whole numbers from 1", param="rounds")
+    if rounds < 1 or steps < 1 or rounds * steps > _MOST_STEPS:
+        raise BadConfig(
+            f"rounds and steps are whole numbers from 1, together at most {_MOST_STEPS:,}",
+            param="rounds",
+        )
     if noise is None and target_epsilon is None:
         raise BadConfig("say --noise, or --target-epsilon, or both", param="noise")
     if noise is None:
@@ -71,9 +76,18 @@ def epsilon(
         else:
             out["table"] = _table(one, rounds, terms)
     if as_json:
-        print(json.dumps(out))
+        print(json.dumps(_finite(out)))
     else:
         _print(out)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for an infinite epsilon, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and math.isinf(value) else value
 
 
 def _cost(one: Mechanism, rounds: int, terms: dict[str, Any]) -> float:
@@ -106,6 +120,8 @@ def _print(out: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from floe.federated.accountant import MAX_ROUNDS
+
     console = Console(highlight=False, width=100)
     what = f'{out["rounds"]} rounds of {out["steps"]}, "{out["sampling"]}" at rate {out["rate"]:g}'
     terms = f"delta {out['delta']:g}, {out['adjacency']}"
@@ -117,8 +133,9 @@ def _print(out: dict[str, Any]) -> None:
         return
     console.print(f"epsilon {out['epsilon']:.4g} for noise {out['noise']:g}, {what} ({terms})")
     if "rounds_allowed" in out:
+        more = "or more " if out["rounds_allowed"] >= MAX_ROUNDS else ""
         console.print(
-            f"{out['rounds_allowed']} such rounds fit in epsilon {out['target_epsilon']:g}"
+            f"{out['rounds_allowed']} {more}such rounds fit in epsilon {out['target_epsilon']:g}"
         )
     if "table" in out:
         table = Table("rate", "epsilon", f"within {QUOTED_EPSILON:g}")

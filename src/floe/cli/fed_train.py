@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,6 +73,7 @@ def train(
     settings = read_config(config, model=model)
     chosen = rank or preset_rank(free_bytes())
     split = split_examples(read_examples(data), validation_share=validation_share)
+    _make_folder(out)
     limits = Limits(
         min_battery_percent=min_battery, on_mains=on_mains, max_celsius=max_celsius,
         max_load=max_load,
@@ -78,6 +81,7 @@ def train(
     conditions = _told(Conditions(limits=limits, patience_s=patience_s))
     with progress_bar(quiet=as_json) as progress:
         base_model = opened.open_base(base_name(base, settings), home=home(), progress=progress)
+    _check_rank(chosen, base_model.folder)
     with _steps_shown(quiet=as_json) as shown:
         trainer = LoraTrainer.of_examples(
             base_model, split, checkpoints=checkpoints, conditions=conditions, progress=shown,
@@ -97,12 +101,42 @@ def train(
         say("floe: the loss did not fall: more examples, more steps or another rate may help")
 
 
+def _make_folder(out: Path) -> None:
+    """Make it before hours are spent. Raises BadRequest where nothing can be written there."""
+    from floe.core.errors import BadRequest
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"cannot make the folder {out}: {error.strerror}", param="out") from error
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise BadRequest(f"nothing can be written to {out}; name another folder", param="out")
+
+
+def _check_rank(rank: int, folder: Path) -> None:
+    """Raise BadRequest for a rank above the inputs of the smallest layer."""
+    from floe.core.errors import BadRequest
+    from floe.federated.on_torch.base_model import base_shapes
+    from floe.federated.settings import TARGETS
+
+    most = min(n_inputs for _, n_inputs in base_shapes(folder, TARGETS).values())
+    if rank > most:
+        raise BadRequest(f"rank {rank} is above {most}, a layer's inputs", param="rank")
+
+
 def _trained(trainer: Any, out: Path, *, rank: int, seed: int, n_examples: int) -> dict[str, Any]:
     """Train, write the folder, and say what is in its card.json: numbers, never text."""
+    from floe.core.errors import FloeError
     from floe.federated.peft_folder import write_peft_folder
 
     before = trainer.loss(None)
     update = trainer.fit(None, rank=rank, seed=seed)
+    after = trainer.loss(update.state)
+    if not math.isfinite(after):
+        raise FloeError(
+            "the training ran away: the loss on other examples is not a number. Nothing was "
+            "written; try a lower --learning-rate"
+        )
     train, validation = len(trainer.train), len(trainer.validation)
     facts = {
         "rank": rank,
@@ -111,7 +145,7 @@ def _trained(trainer: Any, out: Path, *, rank: int, seed: int, n_examples: int) 
         "validation_examples": validation,
         "left_out_too_long": n_examples - train - validation,
         "loss_before": round(before, 4),
-        "loss_after": round(trainer.loss(update.state), 4),
+        "loss_after": round(after, 4),
         "step_s": round(update.metrics["step_s"], 3),
     }
     write_peft_folder(update.state, out, trainer.base.name, facts=facts)
@@ -150,7 +184,7 @@ def _train_settings(
         steps=steps or fed.steps,
         batch=fed.batch,
         accumulate=fed.accumulate,
-        learning_rate=learning_rate or fed.learning_rate,
+        learning_rate=fed.learning_rate if learning_rate is None else learning_rate,
         max_tokens=fed.max_tokens,
     )
 

@@ -11,6 +11,8 @@ from floe.federated.base import Aggregate
 from floe.federated.packed import PackedState, Places, places_of
 from floe.federated.update import AdapterState, Update
 
+_MOST_WEIGHT = 1e30  # above it sums in float32 overflow
+
 
 class Layout:
     """The base, modules and shapes of the first update; the others must have the same."""
@@ -29,7 +31,7 @@ class Layout:
         Raises:
             BadUpdate: with `reason` "weight", "empty", "base", "modules", "shape" or "not_finite".
         """
-        if not (math.isfinite(weight) and weight > 0.0):
+        if not 0.0 < weight <= _MOST_WEIGHT:
             raise BadUpdate(
                 f"a weight must be finite and above 0, not {weight}: client {update.client!r}",
                 reason="weight",
