@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from floe.assemble.federated import (
     device_folder,
     device_key,
     devices_file,
+    federation_folder,
     server_base,
     server_folder,
     server_parts,
@@ -114,6 +116,8 @@ def _over_ray(settings: AppSettings, tell: Tell) -> None:
     from floe.flower.server_app import make_app as server
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    flower = federation_folder(settings.federated, home=Path(settings.home)) / "flower"
+    os.environ["FLWR_HOME"] = str(flower)  # Ray's processes inherit it; nothing goes to ~/.flwr
     outcome = server_folder(settings.federated, home=Path(settings.home)) / OUTCOME
     outcome.unlink(missing_ok=True)
     options: dict[str, Any] = {
