@@ -63,7 +63,7 @@ class Plan:
 
 
 QUICK = Plan(
-    layers=2, tasks=2, per_task=12, canaries=16, seeds=1, rate=0.25, steps=40, targets=(3.0, 8.0),
+    layers=2, tasks=2, per_task=12, canaries=8, seeds=1, rate=0.25, steps=40, targets=(3.0, 8.0),
     learning_rate=2e-2,
 )  # fmt: skip
 LOSS_FULL = Plan(
@@ -85,7 +85,8 @@ def dp_figures(full: bool, say: Say) -> Figures:
         the base cannot be had.
     """
     if not full:
-        return accountant_figures(_GRID_QUICK, say) | trained_figures(QUICK, say)
+        quick = accountant_figures(_GRID_QUICK, say) | trained_figures(QUICK, say)
+        return quick | {"canary_exposure": None}  # a few secrets have no median to hold to a goal
     path = home() / "bench" / "federated-dp.json"
     figures = _once(path, f"{_GRID_FULL}", lambda: accountant_figures(_GRID_FULL, say))
     losses = _once(path, f"{LOSS_FULL}", lambda: trained_figures(LOSS_FULL, say))
