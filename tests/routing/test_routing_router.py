@@ -170,7 +170,7 @@ def test_a_name_that_is_refused_says_why_to_those_who_may_know_it() -> None:
     for request in asked:
         with pytest.raises(Untrusted, match="was revoked"):
             chooses.choose(request)
-        with pytest.raises(NotFound, match="known: .*maths"):
+        with pytest.raises(NotFound, match=r"known: .*maths"):
             chooses.choose(replace(request, tenant="ward"))
     with pytest.raises(NotFound, match="does not exist; known: auto, tiny, maths"):
         chooses.choose(ask(model="other"))
