@@ -51,10 +51,10 @@ def test_two_tasks_in_one_cluster_are_split_and_ids_are_new() -> None:
     assert Clustering.from_json(found.as_json()) == found
 
 
-@given(st.integers(0, 50), st.floats(0.2, 1.5))
-def test_one_task_is_never_split(seed: int, noise: float) -> None:
-    before = clustering(tuple("abcdefgh"))
-    seen = changes(dict.fromkeys("abcdefgh", 0), noise=noise, seed=seed)
+@given(st.integers(4, 9), st.integers(0, 50), st.floats(0.2, 3.0))
+def test_one_task_is_never_split(n: int, seed: int, noise: float) -> None:
+    before = clustering(tuple("abcdefghi"[:n]))
+    seen = changes(dict.fromkeys("abcdefghi"[:n], 0), noise=noise, seed=seed)
     assert split_clusters(before, seen, previous=before) == before
 
 

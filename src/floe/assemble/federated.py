@@ -228,7 +228,7 @@ def _group(
         published={c: direction(s, rank=rank, seed=fed.seed) for c, s in kept.items()},
     )
     if not fed.clusters:
-        found = split_clusters(found, _changes(fed, adapter, updates), previous=previous)
+        found = split_clusters(found, _changes(fed, adapter, updates, rank), previous=previous)
     return Grouped(clusters={c.id: c.members for c in found.clusters}, memory=found.as_json())
 
 
@@ -236,13 +236,15 @@ def _changes(
     fed: FederatedConfig,
     adapter: Callable[[str], AdapterState | None],
     updates: Collection[Update],
+    rank: int,
 ) -> dict[str, AdapterState]:
-    """What each device changed against the adapter it began with, cut to its rank as it does."""
-    return {
-        u.client: state_difference(u.state, at_rank(start, rank=u.state.rank, seed=fed.seed))
-        for u in updates
-        if (start := adapter(u.started_from)) is not None
-    }
+    """What each device changed against its start, in the `rank` directions that all have."""
+    out = {}
+    for u in updates:
+        if (start := adapter(u.started_from)) is not None:
+            change = state_difference(u.state, at_rank(start, rank=u.state.rank, seed=fed.seed))
+            out[u.client] = direction(change, rank=rank, seed=fed.seed)
+    return out
 
 
 def client_dp(fed: FederatedConfig, *, secret: bool) -> ClientDp:

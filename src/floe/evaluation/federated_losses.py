@@ -30,7 +30,7 @@ from floe.core.sections import ModelConfig
 from floe.evaluation.federated_tasks import MEASURED, Client, clients, tasks
 from floe.federated.aggregate.product_mean import ProductMean
 from floe.federated.clusters import Clustering, group
-from floe.federated.comparable import comparable
+from floe.federated.comparable import comparable, direction
 from floe.federated.examples import Example
 from floe.federated.on_torch.base_model import BaseModel
 from floe.federated.on_torch.train import LoraTrainer, answer_loss
@@ -157,7 +157,7 @@ class Experiment:
                 {n: u.state for n, u in updates.items()}, seed=self.plan.settings().a_seed
             )
             grouped = group(states, start=mean, previous=clustering, at_most=len(updates) - 1)
-            changes = {n: self._change(n, starts[n], u) for n, u in updates.items() if starts[n]}
+            changes = {n: self._change(u, starts[n]) for n, u in updates.items() if starts[n]}
             clustering = split_clusters(grouped, changes, previous=clustering)
             starts = _means(updates, clustering.cluster_of, self.plan.published_rank)
             self._say(f"clustered, round {number + 1}: {len(clustering.clusters)} clusters")
@@ -165,11 +165,13 @@ class Experiment:
         found["clustered"] = [self._loss(starts[c.name], c.task) for c in self.clients]
         return clustering
 
-    def _change(self, client: str, start: AdapterState | None, update: Update) -> AdapterState:
-        """What a device changed against its start at its own rank."""
+    def _change(self, update: Update, start: AdapterState | None) -> AdapterState:
+        """What a device changed, in the directions that devices of all ranks have."""
         assert start is not None
-        rank = next(c.rank for c in self.clients if c.name == client)
-        return state_difference(update.state, self._trainers[client].start_state(start, rank=rank))
+        began = self._trainers[update.client].start_state(start, rank=update.state.rank)
+        seed = self.plan.settings().a_seed
+        change = state_difference(update.state, began)
+        return direction(change, rank=min(self.plan.ranks), seed=seed)
 
     def _fixed(
         self, found: dict[str, list[float]], way: str, groups: Groups, *, cut: bool = True

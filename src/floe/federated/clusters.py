@@ -220,9 +220,9 @@ def stable_ids(
     return ids, next_id
 
 
-def labels_of(similar_NN: Doubles) -> Labels:
-    """Groups by the rule of `group`, labelled from 0 in order of first appearance."""
-    return _labels(similar_NN, None, len(similar_NN))[0]
+def labels_of(similar_NN: Doubles) -> tuple[Labels, float]:
+    """Groups by the rule of `group`, labelled from 0 in order of first appearance; silhouette."""
+    return _labels(similar_NN, None, len(similar_NN))
 
 
 def _labels(similar_NN: Doubles, n_clusters: int | None, at_most: int) -> tuple[Labels, float]:

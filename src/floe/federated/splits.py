@@ -21,6 +21,7 @@ from floe.federated.similarity import similarity
 from floe.federated.update import AdapterState
 
 _LEAST = 2  # members that a part must have: what one device changed may be noise
+_WIDE = 0.1  # silhouette of a split; parts of one task's devices stay below it (test_splits.py)
 
 
 def split_clusters(
@@ -28,18 +29,18 @@ def split_clusters(
 ) -> Clustering:
     """`found` with the splits of `previous` kept and those that `changes` ask for added.
 
-    `changes` are what clients changed against the adapter their round began with, by name; only
-    clients of `previous`, who began with its adapters, are compared. A cluster is split where
-    the similarities of its members' changes form groups of two or more by the rule of
-    `clusters.group`.
+    `changes` are what clients changed against the adapter their round began with, by name, in
+    directions that devices of all ranks have (`comparable.direction`); only clients of `previous`,
+    who began with its adapters, are compared. A cluster is split where the similarities of its
+    members' changes form groups of two or more by the rule of `clusters.group`.
     """
     kept = _kept_apart(found, previous)
     for cluster in kept.clusters:
         known = [m for m in cluster.members if m in changes and _began(m, previous) == cluster.id]
         if len(known) < 2 * _LEAST:
             continue
-        labels_N = labels_of(similarity([changes[m] for m in known]))
-        if min(np.bincount(labels_N)) >= _LEAST and labels_N.max() > 0:
+        labels_N, width = labels_of(similarity([changes[m] for m in known]))
+        if width >= _WIDE and min(np.bincount(labels_N)) >= _LEAST:
             kept = _apart(kept, cluster, _parts(cluster, known, labels_N))
     return kept
 
