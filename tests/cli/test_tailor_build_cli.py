@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from floe.adapters.verify import verify
 from floe.assemble import open_engine, open_store
 from floe.assemble.models import run_f32
-from floe.assemble.tailored import this_board
+from floe.assemble.tailored import tailored_settings, this_board
+from floe.assemble.tailoring import EngineLook
 from floe.cli.main import app
 from floe.core.config import Config, home
 from floe.core.errors import BadModel, BadPlan, NotFound
@@ -30,6 +31,7 @@ from floe.tailoring.memory import memory_of
 from floe.tailoring.plan import LayerPlan, Plan
 from floe.tailoring.plan_file import PlanFile, write_plan
 from floe.tailoring.shapes import shape_of_gguf
+from floe.tailoring.tune import Look, Settings
 from floe.testing.tiny_layers import TinyLayers, TinyShape, make_tiny_layers
 
 L = LayerPlan
@@ -181,4 +183,40 @@ def test_nothing_is_left_where_building_is_refused(
     assert isinstance(stranger.exception, BadPlan) and "made for the base" in str(
         stranger.exception
     )
+    assert "floe: pruning" not in stranger.stderr  # refused before the model is opened
+    text = json.loads(plan.read_text())
+    other.write_text(json.dumps(text | {"rules": {"exclude": ["layers.*.ffn"]}}))
+    against = build(tiny, other, tmp_path / "out")
+    assert isinstance(against.exception, BadPlan) and "layer 1" in str(against.exception)
     assert [p.name for p in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_settings_found_by_measuring_are_in_the_manifest_and_served(
+    tiny: TinyLayers, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tuning is on unless told; here a batch of 256 with one thread is the fastest."""
+    looked: list[Settings] = []
+
+    def look(_: EngineLook, settings: Settings) -> Look:
+        looked.append(settings)
+        slow = (settings.threads != 1) + (settings.batch_tokens != 256)
+        return Look(prefill_ms=10.0 + 5 * slow, decode_ms=2.0 + slow, kv_bytes=1)
+
+    monkeypatch.setattr(EngineLook, "__call__", look)
+    out = tmp_path / "tuned"
+    done = run(
+        "build", "--model", tiny.gguf, "--folder", tiny.folder, "--plan", plan, "--out", out,
+        "--max-ratio", "100", "--context", "128",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = read_manifest(out / "manifest.json", here=None).settings
+    assert (found.threads, found.batch_tokens, found.context_tokens) == (1, 256, 128)
+    assert {s.flash_attention for s in looked} == {True, False}
+    served = tailored_settings(ModelConfig(name=str(out)))
+    assert (served.threads, served.batch_tokens, served.context_tokens) == (1, 256, 128)
+    assert served.flash_attention is found.flash_attention
+    engine = open_engine(ModelConfig(name=str(out)), home=tmp_path)
+    try:
+        assert (engine.threads, engine.info.context_tokens) == (1, 256)
+    finally:
+        engine.close()

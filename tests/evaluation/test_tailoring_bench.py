@@ -43,6 +43,14 @@ def test_it_is_a_benchmark_with_a_page() -> None:
     assert [part.name for part in PARTS] == ["latency", "builds", "carry", "search"]
 
 
+def test_the_quick_form_is_not_held_to_goals_of_the_whole_model() -> None:
+    bad = {"ppl_rise": 4e7, "search_gain": 0.9, "adapter_carry": 3.0, "budget_violations": 0}
+    quick = page("tailoring", {"benchmark": "tailoring", "form": "quick", **bad}, command="x")
+    assert "missed" not in quick and quick.count("reached") == 1
+    full = page("tailoring", {"benchmark": "tailoring", "form": "full", **bad}, command="x")
+    assert full.count("missed") == 3 and full.count("reached") == 1
+
+
 def test_held_out_plans_are_of_each_type_and_inside_the_model() -> None:
     plans = held_out_plans(Device(), ("F16", "Q8_0"), n=6)  # type: ignore[arg-type]
     assert [p.quants["ffn"] for p in plans] == ["F16", "Q8_0"] * 3

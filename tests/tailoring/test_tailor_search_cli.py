@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from floe.cli.main import app
 from floe.core.errors import BadPlan
+from floe.tailoring.base import Budgets, refuse_unlimited
 from floe.tailoring.design import design, grid_of
 from floe.tailoring.latency_table import Row, fit_table
 from floe.tailoring.plan_file import read_plan
@@ -108,3 +109,46 @@ def test_limits_that_no_plan_keeps_are_named(
     assert isinstance(done.exception, BadPlan)
     assert "no plan keeps the budget memory_bytes = 100000" in str(done.exception)
     assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--method", "evolutionery"), "did you mean evolutionary?"),
+        (("--importances", "flap,luck"), "no importance is called 'luck'"),
+        (("--latency-ms", "nan"), "the budget decode_ms cannot be nan"),
+        (("--energy-mj", "5"), "the device profile has no energy"),
+    ],
+)
+def test_wishes_that_cannot_be_are_refused_before_anything_is_measured(
+    tiny: TinyLayers, profile: Path, tmp_path: Path, more: tuple[str, ...], said: str
+) -> None:
+    done = run(tiny, profile, tmp_path / "plan.json", *more)
+    assert isinstance(done.exception, BadPlan) and said in str(done.exception)
+    assert "measuring" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trials_of_the_search_before_are_laid_aside_and_it_is_said(
+    tiny: TinyLayers, profile: Path, tmp_path: Path
+) -> None:
+    trials = tmp_path / "plan.trials.jsonl"
+    trials.write_text("hours of work\n")
+    done = run(tiny, profile, tmp_path / "plan.json", "--evaluations", "1")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "plan.trials.old.jsonl").read_text() == "hours of work\n"
+    assert "the earlier trials are kept in" in done.stderr
+    assert len(trials.read_text().splitlines()) == 2
+
+
+def test_without_any_limit_there_is_nothing_to_search_for() -> None:
+    with pytest.raises(BadPlan, match="no limit is given"):
+        refuse_unlimited(Budgets())
+    refuse_unlimited(Budgets(kv_bytes=0))
+
+
+def test_a_profiles_limits_are_finite() -> None:
+    with pytest.raises(BadPlan, match="the limit memory_budget_mb cannot be nan"):
+        Limits(memory_budget_mb=float("nan"))
+    with pytest.raises(BadPlan, match="the limit latency_slo_ms cannot be -1"):
+        Limits(latency_slo_ms=-1)

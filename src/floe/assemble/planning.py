@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from floe.assemble.building import Workshop
 from floe.assemble.originals import Original, types_of_file
+from floe.core.errors import BadPlan
 from floe.deploy import Told
-from floe.tailoring.base import Budgets
+from floe.tailoring.base import Budgets, refuse_unlimited
 from floe.tailoring.genes import Choices
 from floe.tailoring.memory import Room
 from floe.tailoring.plan_file import PlanFile
@@ -35,8 +36,13 @@ def search_plan(workshop: Workshop, device: DeviceProfile, asked: Asked, told: T
     """The best plan of an evolutionary search inside the limits, the profile's among them.
 
     Raises:
-        BadPlan: no plan keeps the limits, or the profile is of another model.
+        BadPlan: no plan keeps the limits, there are none, or the profile is of another model.
     """
+    if device.shape != workshop.original.shape:
+        raise BadPlan(
+            f"the device profile is of another model than {workshop.original.name}; profile this "
+            "one with: floe tailor profile"
+        )
     room = Room(context_tokens=asked.context_tokens, adapters=asked.adapters)
     costs = device.costs(room=room)
     decode_ms = device.limits.latency_slo_ms
@@ -45,6 +51,7 @@ def search_plan(workshop: Workshop, device: DeviceProfile, asked: Asked, told: T
     budget_mb = device.limits.memory_budget_mb
     memory = round(budget_mb * 1e6) if budget_mb is not None else None
     budgets = Budgets(decode_ms=decode_ms, memory_bytes=asked.memory_bytes or memory)
+    refuse_unlimited(budgets)
     space = Space(
         shape=device.shape, cost=costs, budgets=budgets, room=room,
         choices=Choices(importances=("flap",), fixed_quants=types_in(device, workshop.original)),

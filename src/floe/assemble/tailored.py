@@ -72,7 +72,8 @@ def tailored_files(path: Path) -> PulledModel:
 def tailored_settings(config: ModelConfig) -> ModelConfig:
     """The settings that a manifest was tuned to, where the configuration has its defaults.
 
-    A name that is no manifest's changes nothing.
+    A name that is no manifest's changes nothing. Of another board's threads at most this one's
+    cores are taken.
 
     Raises:
         BadPlan: the manifest is for another board, and `any_board` is not set.
@@ -87,6 +88,8 @@ def tailored_settings(config: ModelConfig) -> ModelConfig:
         for name in _SETTINGS
         if getattr(config, name) == getattr(default, name)
     }
+    if "threads" in tuned:
+        tuned["threads"] = min(tuned["threads"], cpu_count())
     return dataclasses.replace(config, **tuned)
 
 

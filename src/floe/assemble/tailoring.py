@@ -46,6 +46,7 @@ from floe.tailoring.tune import Look, Settings
 
 _QUIET = 0.1  # of a look's tokens, the quiet tenth: what else runs only makes tokens slower
 _WARM_TOKENS = 2
+MOST_THREADS_A_CORE = 4  # threads wait for each other busily: thousands stop the machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,13 @@ class EngineTimer:
     cpu_time: bool = False
 
     def __post_init__(self) -> None:
-        """Raise BadRequest where CPU time would count several threads."""
+        """Raise BadRequest for threads no machine has use for, or CPU time of several."""
+        most = MOST_THREADS_A_CORE * cpu_count()
+        if self.settings.threads > most:
+            raise BadRequest(
+                f"{self.settings.threads} threads for {cpu_count()} cores; give at most {most}",
+                param="threads",
+            )
         if self.cpu_time and (self.settings.threads or cpu_count()) != 1:
             raise BadRequest("CPU time stands for time with one thread only: add --threads 1")
 

@@ -85,11 +85,15 @@ def build(
     from floe.core.config import home
     from floe.deploy import Order, deploy
     from floe.tailoring.plan_file import read_plan
+    from floe.tailoring.shapes import check_plan
 
     settings = read_config(config, model=model)
     file = None if plan is None else read_plan(plan)
     asked_quants = _quants(quant)
     original = open_original(settings.model.name, home=home(), folder=folder)
+    if file is not None:
+        file = _with(file, asked_quants)
+        check_plan(file.plan, original.shape, rules=file.rules)
     wishes = _wishes(
         text, recover_steps=recover_steps, distill=distill, learning_rate=learning_rate,
         repair=repair, repair_steps=repair_steps, context=context, tuned=tuned, threads=threads,
@@ -115,7 +119,7 @@ def build(
         name=name or out.resolve().name,
         base_digest=original.shape.base_digest,
         base_names=original.names,
-        plan=_with(file, asked_quants),
+        plan=file,
         quants={**types_of_file(original.gguf), **asked_quants},
         adapters=tuple(_listed(adapters)),
         max_ratio=max_ratio,
@@ -227,12 +231,10 @@ def _wishes(
     )  # fmt: skip
 
 
-def _with(file: PlanFile | None, quants: dict[str, str]) -> PlanFile | None:
+def _with(file: PlanFile, quants: dict[str, str]) -> PlanFile:
     """What is asked for here wins over the plan's types."""
     import dataclasses
 
-    if file is None:
-        return None
     plan = dataclasses.replace(file.plan, quants={**file.plan.quants, **quants})
     return dataclasses.replace(file, plan=plan)
 

@@ -78,12 +78,14 @@ def search(
 
     Example: floe tailor search --latency-ratio 0.65 --evaluations 40 --out plan.json
     """
-    from floe.tailoring.base import Budgets
+    from floe.tailoring.base import Budgets, refuse_unlimited
     from floe.tailoring.memory import Room
     from floe.tailoring.plan_file import PlanFile, write_plan
     from floe.tailoring.rules import Rules
+    from floe.tailoring.search.make import check_search
     from floe.tailoring.space import Space
 
+    check_search(method)
     device = _profile(profile, any_board=any_board)
     room = Room(context_tokens=context, adapters=adapters)
     costs = device.costs(room=room)
@@ -93,6 +95,7 @@ def search(
         prefill_ms=prefill_ms,
         energy_mj=energy_mj,
     )
+    refuse_unlimited(budgets)
     rules = Rules(include=tuple(include or ()), exclude=tuple(exclude or ()))
     space = Space(
         shape=device.shape, cost=costs, budgets=budgets, rules=rules, room=room,
@@ -100,7 +103,7 @@ def search(
     )  # fmt: skip
     trials = out.with_suffix(".trials.jsonl")
     if not resume:
-        trials.unlink(missing_ok=True)
+        _lay_aside(trials)
     found = _found(
         method, device, space, folder or _folder(config, model), _text(text), seed=seed,
         evaluations=evaluations, trials=trials,
@@ -111,17 +114,28 @@ def search(
     _print(found, out, as_json=as_json)
 
 
+def _lay_aside(trials: Path) -> None:
+    """Evaluations of an earlier search are minutes of work: they are kept, and it is said."""
+    if trials.is_file():
+        kept = trials.with_suffix(".old.jsonl")
+        trials.replace(kept)
+        say(f"floe: starting anew, not with --resume; the earlier trials are kept in {kept}")
+
+
 def _found(
     method: str, device: DeviceProfile, space: Space, folder: Path, text: str, *, seed: int,
     evaluations: int, trials: Path,
 ) -> Found:  # fmt: skip
     """What the search came to; its trials are in `trials`."""
+    from floe.tailoring.on_torch.importance import check_importance
     from floe.tailoring.on_torch.opened import open_quality
     from floe.tailoring.records import Records
     from floe.tailoring.run import run_search
     from floe.tailoring.search.make import make_search
     from floe.tailoring.search.seeds import heuristic_seeds
 
+    for name in space.choices.importances:
+        check_importance(name)
     say("floe: measuring which heads and channels matter")
     criteria = (*space.choices.importances, "flap", "taylor", "block-influence")
     opened = open_quality(

@@ -18,12 +18,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from floe.assemble.building import Wishes, Workshop
+from floe.assemble.building import Wishes, Workshop, try_file
 from floe.assemble.originals import types_of_file
 from floe.assemble.tailoring import EngineTimer
+from floe.core.errors import BadModel
 from floe.core.files import atomic_write, sha256_file
 from floe.core.gguf import read_header
-from floe.deploy import MODEL_FILE, Built, Model, Order, deploy
+from floe.deploy import HF_FOLDER, MODEL_FILE, Built, Model, Order, deploy
 from floe.evaluation.tailoring_latency import device_of
 from floe.evaluation.tailoring_setup import Figures, Say, Setup, open_setup, reload_here
 from floe.tailoring.base import Budgets, CostModel
@@ -32,7 +33,7 @@ from floe.tailoring.gguf_quant import quantize_gguf, weights_bytes
 from floe.tailoring.memory import kv_token_bytes, parameters
 from floe.tailoring.memory import weights_bytes as weights_of
 from floe.tailoring.modelled_cost import ModelledCost
-from floe.tailoring.on_torch.hf_export import export_hf
+from floe.tailoring.on_torch.hf_export import export_hf, layer_sizes
 from floe.tailoring.on_torch.opened import Amounts
 from floe.tailoring.on_torch.quality import perplexity
 from floe.tailoring.on_torch.recover import RecoverySettings
@@ -87,7 +88,7 @@ def build_figures(full: bool, say: Say) -> Figures:
     bench = Bench(setup, plan, say)
     built = bench.joint()
     figures: Figures = {
-        "reload_ok": 1,
+        "reload_ok": int(loads_again(built)),
         "logit_check_max_error": built.logits.max_error,
         "logit_check_greedy_same": built.logits.greedy_same,
         "logit_check_greedy_tokens": built.logits.greedy_tokens,
@@ -103,6 +104,20 @@ def build_figures(full: bool, say: Say) -> Figures:
     figures |= bench.speeds(files)
     figures |= bench.ttft(files["tailored"])
     return {**figures, **compared(figures)}
+
+
+def loads_again(built: Built) -> bool:
+    """Whether both forms load from where they lie now: the folder with the plan's sizes, the file
+    in a process of its own with the same tokens as when it was built.
+    """
+    plan = built.manifest.plan
+    try:
+        model = load_folder(built.folder / HF_FOLDER)
+        tokens = try_file(built.folder / MODEL_FILE).tokens
+    except BadModel:
+        return False
+    kept = [part.n_ffn for part in plan.layers if not part.dropped]
+    return [s["n_ffn"] for s in layer_sizes(model)] == kept and tokens == built.loaded.tokens
 
 
 def compared(f: Mapping[str, Any]) -> Figures:
@@ -201,7 +216,7 @@ class Bench:
         if kept.is_file() and (found := json.loads(kept.read_text()))["key"] == key:
             return dict(found["figures"])
         original = self.workshop.opened.model
-        tailored = load_folder(built.folder / "hf")
+        tailored = load_folder(built.folder / HF_FOLDER)
         recovered = self.recovered()
         figures = {}
         for name, model, quants, weighted in (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from floe.core.errors import BadPlan
 from floe.tailoring.plan import Plan
 
 
@@ -38,6 +40,12 @@ class Budgets:
     parameters: int | None = None
     kv_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises BadPlan for a limit that is no finite number, 0 or more."""
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value < math.inf:
+                raise BadPlan(f"the budget {name} cannot be {value}; give a number, 0 or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -47,6 +55,15 @@ class Trial:
     perplexity: float
     cost: Cost
     score: float
+
+
+def refuse_unlimited(budgets: Budgets) -> None:
+    """Raise BadPlan where nothing is limited: the best plan would be the uncut model."""
+    if all(value is None for value in asdict(budgets).values()):
+        raise BadPlan(
+            "no limit is given, so nothing would be cut; give one with --latency-ratio, or to "
+            "floe tailor profile with --memory-mb or --slo-ms"
+        )
 
 
 class Search(Protocol):

@@ -7,6 +7,7 @@ layer costs is fitted to these.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,13 @@ class Limits:
     power_budget_w: float | None = None
     latency_slo_ms: float | None = None
     target_tasks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises BadPlan for a limit that is no finite number, 0 or more."""
+        for name in ("memory_budget_mb", "power_budget_w", "latency_slo_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise BadPlan(f"the limit {name} cannot be {value}; give a number, 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,19 @@ def make_search(
         if importances is None:
             raise BadPlan("the search flap allocates by importances; measure FLAP's first")
         return FlapSearch(space=space, seed=seed, seeds=seeds, importances=importances)
+    raise _unknown(name)
+
+
+def check_search(name: str) -> None:
+    """Raise BadPlan where no search has that name."""
+    if name not in SEARCHES:
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> BadPlan:
     near = difflib.get_close_matches(name, SEARCHES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SEARCHES)}"
-    raise BadPlan(f"no search named {name!r}; {hint}")
+    return BadPlan(f"no search named {name!r}; {hint}")
 
 
 def _generative(space: Space, seed: int, seeds: Sequence[Levels]) -> Search:

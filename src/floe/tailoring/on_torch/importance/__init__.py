@@ -36,6 +36,11 @@ def make_importance(name: str, *, statistics: Statistics, seed: int = 0) -> Impo
     Raises:
         BadPlan: no such criterion.
     """
+    check_importance(name)
+    return CRITERIA[name](statistics, seed)
+
+
+def check_importance(name: str) -> None:
+    """Raise BadPlan where no criterion has that name."""
     if name not in CRITERIA:
         raise BadPlan(f"no importance is called {name!r}; there are {', '.join(CRITERIA)}")
-    return CRITERIA[name](statistics, seed)
