@@ -206,7 +206,7 @@ def test_settings_found_by_measuring_are_in_the_manifest_and_served(
     out = tmp_path / "tuned"
     done = run(
         "build", "--model", tiny.gguf, "--folder", tiny.folder, "--plan", plan, "--out", out,
-        "--max-ratio", "100", "--context", "128",
+        "--max-ratio", "100", "--context", "128", "--threads", "1",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     found = read_manifest(out / "manifest.json", here=None).settings
@@ -217,6 +217,6 @@ def test_settings_found_by_measuring_are_in_the_manifest_and_served(
     assert served.flash_attention is found.flash_attention
     engine = open_engine(ModelConfig(name=str(out)), home=tmp_path)
     try:
-        assert (engine.threads, engine.info.context_tokens) == (1, 256)
+        assert (engine.threads, engine.info.context_tokens) == (1, 128)
     finally:
         engine.close()
