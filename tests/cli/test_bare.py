@@ -37,3 +37,10 @@ def test_a_command_that_needs_them_says_what_to_install() -> None:
     assert found.returncode == 8, found.stderr
     assert "pip install" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_what_no_part_explains_is_explained_by_the_command_line() -> None:
+    found = run("tailor", "build", "--plan", "none.json", "--out", "small")
+    assert found.returncode == 8, found.stderr
+    assert found.stderr.startswith("floe: this needs ")
+    assert "pip install 'floe[train]'" in found.stderr

@@ -28,7 +28,7 @@ from floe.cli import (
     up,
 )
 from floe.core.config import home
-from floe.core.errors import BadConfig, FloeError
+from floe.core.errors import BadConfig, FloeError, Missing
 
 app = typer.Typer(
     name="floe",
@@ -39,6 +39,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _state = {"debug": False}
+_EXTRAS = {
+    "torch": "train", "transformers": "train", "peft": "train", "gguf": "convert",
+    "optuna": "tailor", "flwr": "fed", "ray": "fed", "dp_accounting": "fed", "scipy": "fed",
+    "opacus": "dp", "cryptography": "sign",
+}  # fmt: skip
+"""What to install where a part did not say it itself."""
 
 
 def _print_version(value: bool) -> None:
@@ -84,6 +90,13 @@ def main(*args: Any) -> None:
             raise
         print(f"floe: {chat.visible(error.message)}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if _state["debug"] or package not in _EXTRAS:
+            raise
+        extra = _EXTRAS[package]
+        print(f"floe: this needs {package}: pip install 'floe[{extra}]'", file=sys.stderr)
+        sys.exit(Missing.exit_code)
     except OSError as error:
         if _state["debug"] or not _is_at_home(error.filename):
             raise

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"
 """The tenant of whoever has no key of its own."""
+_MOST_THREADS = 1024
+"""Each has a stack of its own: with thousands a machine stalls."""
 _TENANT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _FEDERATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Rule = tuple[bool, str, str]
@@ -101,7 +103,7 @@ def _model_rules(config: Config) -> list[Rule]:
         (config.model.context_tokens >= 64, "model.context_tokens", "64 or more"),
         (config.model.max_contexts >= 1, "model.max_contexts", "1 or more"),
         (config.model.sessions_per_context >= 1, "model.sessions_per_context", "1 or more"),
-        (config.model.threads >= 0, "model.threads", "0 (all cores) or more"),
+        (0 <= config.model.threads <= _MOST_THREADS, "model.threads", "0 (all cores) to 1024"),
         (config.model.batch_tokens >= 32, "model.batch_tokens", "32 or more"),
         (
             config.model.kv_type != "Q8_0" or config.model.flash_attention,
