@@ -74,6 +74,11 @@ def settings(tmp_path: Path, fed: FederatedConfig) -> AppSettings:
     return AppSettings(home=str(tmp_path / "home"), model="", federated=fed)
 
 
+def _heed_interrupts() -> None:
+    """A suite that runs in the background has SIGINT ignored, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Machines:
     """A server and devices: each a `floe fed` of its own, ended with the test."""
 
@@ -95,8 +100,9 @@ class Machines:
         command = [sys.executable, "-m", "floe", "fed", *map(str, arguments)]
         with (self.folder / f"{out}.log").open("ab") as said:
             process = subprocess.Popen(
-                command, env=env, stdout=subprocess.PIPE, stderr=said, start_new_session=True
-            )
+                command, env=env, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
+                preexec_fn=_heed_interrupts,
+            )  # fmt: skip
         self.running.append(process)
         return process
 
