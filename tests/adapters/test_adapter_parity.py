@@ -9,8 +9,9 @@ import adapter_toys as toys
 import numpy as np
 import pytest
 
-from floe.adapters.names import hf_path, is_permuted, permute_rows
+from floe.adapters.names import hf_path, is_permuted
 from floe.adapters.peft import read_peft
+from floe.core.layer_names import interleave
 
 pytest.importorskip("peft", reason="needs the extra `train`")
 
@@ -61,5 +62,5 @@ def test_a14_a16_products_equal_pefts_own(tmp_path: Path, options: dict[str, Any
             layer = wrapped.get_submodule(f"base_model.model.{hf_path(name)}")
             expected = layer.get_delta_weight("default").detach().numpy()
             if is_permuted(name, architecture):
-                expected = permute_rows(expected, toys.WIDTH // toys.HEADS)
+                expected = interleave(expected, toys.WIDTH // toys.HEADS)
             np.testing.assert_allclose(pair.b_OR @ pair.a_RI, expected, rtol=1e-5, atol=1e-6)

@@ -10,8 +10,9 @@ import adapter_toys as toys
 import numpy as np
 from numpy.typing import NDArray
 
-from floe.adapters.names import gguf_name, permute_rows
+from floe.adapters.names import gguf_name
 from floe.core import gguf
+from floe.core.layer_names import interleave
 from floe.engine.llamacpp import LlamaCppEngine
 
 VOCAB = 600
@@ -67,7 +68,7 @@ def write(path: Path, slm_gguf: Path, weights: Weights) -> Path:
     for name, value in weights.items():
         module = gguf_name(name.removesuffix(".weight"))
         if module and module.endswith(("attn_q", "attn_k")):
-            value = permute_rows(value, HEAD)
+            value = interleave(value, HEAD)
         tensors[f"{module}.weight" if module else _OTHER[name]] = np.ascontiguousarray(value)
     gguf.write(path, metadata, tensors)
     return path

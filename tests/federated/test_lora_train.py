@@ -25,10 +25,10 @@ from floe.core.errors import BadConfig, BadModel, BadUpdate, Busy  # noqa: E402
 from floe.federated.checkpoints import Checkpoints  # noqa: E402
 from floe.federated.conditions import Conditions, Limits, Sensors  # noqa: E402
 from floe.federated.examples import Example, Turn, split_examples  # noqa: E402
+from floe.federated.layers import weights_digest  # noqa: E402
 from floe.federated.on_torch.base_model import (  # noqa: E402
     BaseModel,
     base_shapes,
-    folder_digest,
     load_base,
 )
 from floe.federated.on_torch.lora import attached  # noqa: E402
@@ -122,7 +122,7 @@ def test_the_digest_is_the_reference_engines(tiny: TinyModel, base: BaseModel) -
 
     engine = TorchEngine(folder=tiny.folder)
     try:
-        assert base.digest == engine.info.digest == folder_digest(tiny.folder)
+        assert base.digest == engine.info.digest == weights_digest(tiny.folder)
     finally:
         engine.close()
 
@@ -141,7 +141,7 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, tiny: TinyModel) -
     with pytest.raises(BadModel, match=r"it has no config\.json"):
         load_base(tmp_path)
     with pytest.raises(BadModel, match="holds no safetensors; pickles are never loaded"):
-        folder_digest(tmp_path)
+        weights_digest(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BadModel, match="cannot load a model from"):
         load_base(tmp_path)

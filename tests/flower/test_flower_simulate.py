@@ -16,7 +16,8 @@ from floe.core.errors import BadConfig, BadRound, PrivacySpent
 from floe.core.sections import FederatedConfig
 from floe.federated import wire
 from floe.federated.checkpoints import Checkpoints
-from floe.federated.on_torch.base_model import base_shapes, folder_digest
+from floe.federated.layers import weights_digest
+from floe.federated.on_torch.base_model import base_shapes
 from floe.federated.report import read_reports
 from floe.federated.settings import TARGETS
 from floe.federated.wire import decode
@@ -240,7 +241,7 @@ def test_too_few_files_are_said(settings: AppSettings) -> None:
 def test_the_server_reads_layers_and_digest_without_torch(base: Path) -> None:
     digest, shapes = server_base(FederatedConfig(base=str(base)), "", home=base)
     assert shapes == base_shapes(base, TARGETS)
-    assert digest == folder_digest(base)
+    assert digest == weights_digest(base)
 
 
 def test_settings_are_read_as_they_were_written(settings: AppSettings, tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from tailoring_cuts import cut_of, cuts
 
 from floe.core import gguf
 from floe.core.errors import BadAdapter, BadPlan
+from floe.core.layer_names import interleave
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.tailoring.carry import GGUF_NAMES, HF_NAMES, Modules, carry, restore
 from floe.tailoring.cut import whole_cut
 from floe.tailoring.gguf_export import export_gguf
-from floe.tailoring.gguf_names import interleave
 from floe.tailoring.on_torch.prune import mask_model, prune_in_memory
 from floe.tailoring.on_torch.reload import log_probs_of
 from floe.tailoring.plan import ModelShape

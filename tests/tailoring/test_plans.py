@@ -15,6 +15,7 @@ from tailoring_cuts import cut_of, cuts, plan_of, plan_of_cut, random_importance
 
 from floe.core import gguf
 from floe.core.errors import BadModel, BadPlan
+from floe.core.files import folder_digest
 from floe.tailoring.base import Budgets
 from floe.tailoring.cut import check_built, check_cut, make_cut, whole_cut
 from floe.tailoring.plan import LayerPlan, ModelShape
@@ -23,7 +24,6 @@ from floe.tailoring.rules import Rules, layer_bounds, matches
 from floe.tailoring.shapes import (
     bounds,
     check_plan,
-    folder_digest,
     n_parameters,
     real_ratios,
     round_plan,

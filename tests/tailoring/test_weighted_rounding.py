@@ -10,8 +10,8 @@ import torch
 from tailoring_cuts import cut_of, load_here, reload_here
 
 from floe.core.gguf import read_header
+from floe.core.layer_names import interleave
 from floe.tailoring.gguf_export import export_gguf
-from floe.tailoring.gguf_names import interleave
 from floe.tailoring.gguf_quant import dequantize, quantize_gguf
 from floe.tailoring.on_torch.blocks import layers_of
 from floe.tailoring.on_torch.hf_export import export_hf

@@ -23,6 +23,7 @@ from floe.adapters.lora import (
 from floe.adapters.peft_config import PeftConfig, read_config
 from floe.adapters.safetensors import parse_safetensors
 from floe.core.errors import BadAdapter
+from floe.core.layer_names import interleave
 from floe.core.model import ModelInfo
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -168,5 +169,5 @@ def _scaled(name: str, path: str, pair: LoraPair, config: PeftConfig, model: Mod
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by its value
         b_OR = pair.b_OR * np.float32(config.scale_of(path))
     if names.is_permuted(name, model.architecture):
-        b_OR = names.permute_rows(b_OR, names.head_width(model))
+        b_OR = interleave(b_OR, names.head_width(model))
     return LoraPair(a_RI=pair.a_RI, b_OR=b_OR)

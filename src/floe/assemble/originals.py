@@ -23,6 +23,7 @@ from floe.core.adapter import Centroid
 from floe.core.config import Config
 from floe.core.files import safe_name, sha256_file
 from floe.core.gguf import read_header
+from floe.core.layer_names import INTERLEAVED
 from floe.core.sections import ModelConfig
 from floe.engine.llamacpp import LlamaCppEngine
 from floe.engine.torch_engine import folder_from_gguf
@@ -30,7 +31,6 @@ from floe.federated.update import AdapterState, Factors
 from floe.models.sources import Progress
 from floe.tailoring import gguf_quant
 from floe.tailoring.carry import Modules
-from floe.tailoring.gguf_names import INTERLEAVED
 from floe.tailoring.plan import GROUPS, ModelShape
 from floe.tailoring.shapes import shape_of_gguf
 

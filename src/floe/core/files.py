@@ -51,6 +51,17 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def folder_digest(folder: Path) -> str:
+    """Hex digest of a Hugging Face folder: over the digests of its safetensors, by name.
+
+    The same wherever a folder's model is named by its content; of no files where there is none.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(sha256_file(path).encode())
+    return digest.hexdigest()
+
+
 def safe_name(name: str, *, what: str) -> str:
     """`name` if it can be a single path component.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from floe.core.errors import BadModel
-from floe.core.files import sha256_file
+from floe.core.files import folder_digest
 from floe.core.model import ModelInfo
 from floe.engine.byte_level import ByteLevelTokenizer
 from floe.engine.lora_files import gguf_name
@@ -38,15 +37,12 @@ def describe(
             f"{folder} has {config.vocab_size} rows for {tokenizer.n_vocab} tokens; "
             "its tokenizer belongs to another model"
         )
-    sha = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        sha.update(sha256_file(path).encode())
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     named = [i for i, text in tokenizer.controls.items() if text in _ENDS]
     limit = config.max_position_embeddings
     return ModelInfo(
         name=folder.name,
-        digest=sha.hexdigest(),
+        digest=folder_digest(folder),
         architecture=config.model_type,
         n_layers=config.num_hidden_layers,
         width=config.hidden_size,

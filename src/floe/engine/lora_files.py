@@ -14,20 +14,12 @@ from safetensors import safe_open
 from floe.core.errors import BadAdapter, BadModel
 from floe.core.ggml import tensor_array
 from floe.core.gguf import read_header
+from floe.core.layer_names import GGUF_OF_HF
 from floe.core.model import ModelInfo
 from floe.engine.base import FloatArray
 
 Shapes = Mapping[str, tuple[int, int]]
 
-_KINDS = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -47,7 +39,7 @@ def gguf_name(name: str) -> str | None:
     parts = name.split(".")
     if len(parts) != 5 or parts[:2] != ["model", "layers"]:
         return None
-    kind = _KINDS.get(".".join(parts[3:]))
+    kind = GGUF_OF_HF.get(".".join(parts[3:]))
     return kind and f"blk.{parts[2]}.{kind}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floe.core.errors import BadModel
-from floe.core.files import sha256_file
+from floe.core.files import folder_digest
 
 _MAX_HEADER_BYTES = 64 << 20
 
@@ -38,10 +37,8 @@ def weights_digest(folder: Path) -> str:
     Raises:
         BadModel: no safetensors in it.
     """
-    sha = hashlib.sha256()
-    for path in _files(folder):
-        sha.update(sha256_file(path).encode())
-    return sha.hexdigest()
+    _files(folder)
+    return folder_digest(folder)
 
 
 def _files(folder: Path) -> list[Path]:

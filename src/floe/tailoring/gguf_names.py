@@ -1,37 +1,18 @@
-"""Hugging Face's and GGUF's names of one layer's parts, and the row orders of queries and keys.
-
-Rows of q and k are "interleaved" in GGUF's llama and deci (pairs of rotary values side by side)
-and "halves" in Hugging Face and in GGUF's qwen2. Both keep the rows of a head together.
-"""
+"""Hugging Face's and GGUF's names of a model's tensors."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from floe.core.layer_names import GGUF_OF_HF
 
-KINDS = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
+KINDS = {**GGUF_OF_HF, "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 OUTSIDE = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
     "lm_head.weight": "output.weight",
 }
-INTERLEAVED = frozenset({"llama", "deci"})
-"""Architectures of GGUF whose q and k rows are interleaved."""
-
 _HF_OF = {gguf: hf for hf, gguf in KINDS.items()}
 _HF_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.([a-z_.]+)")
 _GGUF_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)")
@@ -74,9 +55,3 @@ def gguf_tensor_name(name: str) -> str | None:
     if parsed is None or parsed[1] not in _HF_OF or part not in ("weight", "bias"):
         return None
     return f"{GgufNames().make(*parsed)}.{part}"
-
-
-def interleave(rows: NDArray[Any], head_width: int) -> NDArray[Any]:
-    """Rows of each head from halves to interleaved order; also biases, of one dimension."""
-    halves = rows.reshape(-1, 2, head_width // 2, *rows.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))

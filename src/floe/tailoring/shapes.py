@@ -6,13 +6,10 @@ D02). The hidden size is never cut (D05); heads leave with their KV group (D01).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from floe.core.errors import BadModel, BadPlan
-from floe.core.files import sha256_file
 from floe.core.gguf import GgufHeader
 from floe.tailoring.plan import GROUPS, QUANTS, LayerPlan, ModelShape, Plan
 from floe.tailoring.rules import LayerBounds, Rules, layer_bounds
@@ -80,14 +77,6 @@ def shape_of_gguf(header: GgufHeader, *, base_digest: str) -> ModelShape:
         head_width=number("attention.key_length", width // heads if heads else 0),
         tied="output.weight" not in shapes, base_digest=base_digest,
     )  # fmt: skip
-
-
-def folder_digest(folder: Path) -> str:
-    """The digest of a Hugging Face folder: over its weights' files, as the engines have it."""
-    sha = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        sha.update(sha256_file(path).encode())
-    return sha.hexdigest()
 
 
 def whole_plan(shape: ModelShape, *, made_by: str = "") -> Plan:

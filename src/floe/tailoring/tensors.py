@@ -18,8 +18,9 @@ from safetensors import safe_open
 from floe.core.errors import BadModel
 from floe.core.ggml import TensorInfo, tensor_array
 from floe.core.gguf import GgufHeader, read_header
+from floe.core.layer_names import INTERLEAVED, interleave
 from floe.tailoring.cut import head_rows
-from floe.tailoring.gguf_names import INTERLEAVED, GgufNames, gguf_tensor_name, interleave
+from floe.tailoring.gguf_names import GgufNames, gguf_tensor_name
 from floe.tailoring.plan import Cut
 
 FloatArray = NDArray[np.float32]

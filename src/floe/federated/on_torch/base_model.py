@@ -14,8 +14,8 @@ import torch
 import transformers
 
 from floe.core.errors import BadModel
-from floe.core.files import sha256_file
 from floe.federated.examples import Example, Turn
+from floe.federated.layers import weights_digest
 from floe.federated.rows import Row
 from floe.federated.settings import TARGETS
 
@@ -139,7 +139,7 @@ def load_base(
     base = BaseModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
-        digest=digest or folder_digest(folder),
+        digest=digest or weights_digest(folder),
         name=name or folder.name,
         folder=folder,
     )
@@ -159,21 +159,6 @@ def base_shapes(folder: Path, targets: tuple[str, ...] = TARGETS) -> dict[str, t
     except (OSError, ValueError, KeyError) as error:
         raise BadModel(f"{folder} has no config.json of a known language model") from error
     return _shapes(model, targets)
-
-
-def folder_digest(folder: Path) -> str:
-    """Hex digest over the weights' files, the same that the reference engine gives.
-
-    Raises:
-        BadModel: no safetensors in it.
-    """
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        raise BadModel(f"{folder} holds no safetensors; pickles are never loaded")
-    sha = hashlib.sha256()
-    for path in paths:
-        sha.update(sha256_file(path).encode())
-    return sha.hexdigest()
 
 
 def _shapes(model: Model, targets: tuple[str, ...]) -> dict[str, tuple[int, int]]:

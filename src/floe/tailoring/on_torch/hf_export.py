@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from floe.core.errors import BadModel, BadPlan, FloeError
-from floe.core.files import sync_folder
+from floe.core.files import folder_digest, sync_folder
 from floe.tailoring.on_torch import tailored_modeling
 from floe.tailoring.on_torch.blocks import Model, Tensor, layers_of
 from floe.tailoring.on_torch.reload import Logits, log_probs_of, reload_in_child
 from floe.tailoring.plan import Cut
 from floe.tailoring.plan_file import write_cut
-from floe.tailoring.shapes import folder_digest
 
 CUT_FILE = "floe_cut.json"
 TOLERANCE = 1e-3
