@@ -30,9 +30,9 @@ from tokenizers import Tokenizer
 
 from floe.core.config import home
 from floe.core.files import sha256_file
+from floe.core.schedule import schedule
 from floe.engine.torch_engine import folder_from_gguf
 from floe.federated.on_torch.losses import answer_losses, mean_loss
-from floe.federated.on_torch.steps import schedule
 from floe.federated.rows import Row, epochs
 from floe.routing.centroid import centroid_of
 from floe.routing.embed import StaticEmbedding, shipped_background

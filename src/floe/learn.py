@@ -352,7 +352,11 @@ def _round(
     """One round held, and remembered once it is over."""
     state = parts.state
     desk = Desk(opened, memory, state.kept(opened), parts.rules)
-    tasks = {n: _task(n, desk, parts) for n in opened.selected if n not in desk.kept.norms}
+    tasks = {
+        name: state.training_task(opened, memory, cluster=opened.clusters.get(name, ""))
+        for name in opened.selected
+        if name not in desk.kept.norms
+    }
     bytes_down = sum(map(len, tasks.values()))
     arrivals = transport.exchange(tasks, deadline_s=parts.deadline_s) if tasks else iter(())
     try:
@@ -383,21 +387,4 @@ def _learned(memory: Memory, closed: Closed, digests: Mapping[str, str]) -> Memo
         adapters={**memory.adapters, **digests},
         clusters={**memory.clusters, **of},
         groups=dict(closed.grouped.memory),
-    )
-
-
-def _task(name: str, desk: Desk, parts: ServerParts) -> bytes:
-    opened, memory = desk.opened, desk.memory
-    cluster = opened.clusters.get(name, "")
-    digest = memory.adapters.get(cluster, "")
-    return pack_task(
-        Task(
-            kind="train",
-            round_number=opened.round_number,
-            nonce=opened.nonce,
-            base_digest=memory.base_digest,
-            cluster=cluster,
-            started_from=digest,
-            adapter=parts.state.adapter_bytes(digest),
-        )
     )

@@ -13,7 +13,8 @@ import pytest
 
 from floe.core.errors import FloeError, Missing
 from floe.evaluation import bench, federated_page, report
-from floe.evaluation.federated_bench import PARTS, Part, collect, derived
+from floe.evaluation.federated_bench import PARTS, derived
+from floe.evaluation.parts import Part, collect
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_package_that_lacks_is_named_with_its_extra(monkeypatch: pytest.Monkey
     def refuse(name: str) -> Any:
         raise ModuleNotFoundError("no flwr", name="flwr")
 
-    monkeypatch.setattr("floe.evaluation.federated_bench.import_module", refuse)
+    monkeypatch.setattr("floe.evaluation.parts.import_module", refuse)
     with pytest.raises(Missing, match=r"part 'needy' needs flwr: .*'floe\[fed\]'"):
         collect((part("needy"),), full=False, say=lambda _: None)
 

@@ -18,7 +18,7 @@ from floe.federated.checks import check_sender
 from floe.federated.desk import Spent
 from floe.federated.identity import seal, unseal
 from floe.federated.report import ClusterLine, RoundReport
-from floe.federated.rounds import Opened, Task, pack_task, seed_of, unpack_task
+from floe.federated.rounds import Opened, seed_of, unpack_task
 from floe.federated.secure_sum import SecureSum, SecureTerms, Vector, change_vector, moved
 from floe.federated.state import Memory
 from floe.learn import (
@@ -132,7 +132,7 @@ def _round(
             raise BadRound(f"{len(clients)} of at least {terms.least} updates are in it")
         spent.append(parts.spend(opened, len(clients)))
 
-    task = _task(opened, memory, parts)
+    task = parts.state.training_task(opened, memory, cluster=CLUSTER)
     total = transport.sum_up(
         dict.fromkeys(opened.selected, task),
         terms,
@@ -203,21 +203,6 @@ def _void(error: BadRound, report: RoundReport) -> str:
     why = ", ".join(f"{r.client}: {r.reason}" for r in (*report.refused, *report.failed))
     return f"round {report.round_number} has no sum: {error.message}; the model stays as it was" + (
         f" ({why})" if why else ""
-    )
-
-
-def _task(opened: Opened, memory: Memory, parts: ServerParts) -> bytes:
-    digest = memory.adapters.get(CLUSTER, "")
-    return pack_task(
-        Task(
-            kind="train",
-            round_number=opened.round_number,
-            nonce=opened.nonce,
-            base_digest=memory.base_digest,
-            cluster=CLUSTER if digest else "",
-            started_from=digest,
-            adapter=parts.state.adapter_bytes(digest),
-        )
     )
 
 

@@ -7,16 +7,12 @@ within the search every trial, so that a stopped call goes on where it ended.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from typing import Any
 
 from floe.core.config import home
 from floe.core.sections import ModelConfig
-from floe.evaluation.federated_bench import Part, collect
 from floe.evaluation.machine import commit, versions
+from floe.evaluation.parts import Figures, Part, Say, collect
 
-Say = Callable[[str], None]
-Figures = dict[str, Any]
 PARTS = (
     Part(name="latency", module="tailoring_latency", function="latency_figures", extra="tailor"),
     Part(name="builds", module="tailoring_builds", function="build_figures", extra="tailor"),

@@ -22,7 +22,7 @@ from typing import Any
 from floe.core.errors import BadRound, Busy
 from floe.core.files import atomic_write, safe_name
 from floe.federated.report import read_reports
-from floe.federated.rounds import Opened, Past
+from floe.federated.rounds import Opened, Past, Task, pack_task
 from floe.federated.update import AdapterState, Factors, Update
 
 KEPT_ROUNDS = 64
@@ -167,6 +167,25 @@ class StateFolder:
         if hashlib.sha256(data).hexdigest() != digest:
             raise BadRound(f"{path} is damaged: put it back from a copy")
         return data
+
+    def training_task(self, opened: Opened, memory: Memory, *, cluster: str) -> bytes:
+        """What a device is sent to train from a cluster's adapter; from the base, if it has none.
+
+        Raises:
+            BadRound: the adapter is not there or damaged.
+        """
+        digest = memory.adapters.get(cluster, "")
+        return pack_task(
+            Task(
+                kind="train",
+                round_number=opened.round_number,
+                nonce=opened.nonce,
+                base_digest=memory.base_digest,
+                cluster=cluster if digest else "",
+                started_from=digest,
+                adapter=self.adapter_bytes(digest),
+            )
+        )
 
     def adapter(self, digest: str) -> AdapterState | None:
         """A stored adapter; None for ""."""

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import torch
 
 from floe.core.errors import BadUpdate
+from floe.core.schedule import schedule
 from floe.federated.checkpoints import Checkpoint
 from floe.federated.on_torch.lora import Attached
-from floe.federated.on_torch.steps import LossOf, StepRule, pull_back, schedule
+from floe.federated.on_torch.steps import LossOf, StepRule, pull_back
 from floe.federated.rows import Row
 from floe.federated.settings import TrainSettings
 

@@ -8,7 +8,6 @@ Legend: R rank, I inputs of a linear layer, O its outputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
@@ -81,14 +80,6 @@ class MeanGradient:
         if self._clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(weights, self._clip_norm)
         return total
-
-
-def schedule(step: int, *, steps: int, warmup_steps: int) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    done = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
 
 
 def pull_back(

@@ -18,6 +18,7 @@ import peft
 import torch
 
 from floe.core.errors import BadConfig, FloeError
+from floe.core.schedule import schedule
 from floe.tailoring.on_torch.blocks import ATTENTION, FFN
 
 Model: TypeAlias = Any
@@ -108,7 +109,9 @@ def recover(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * _share(step, settings)
+            group["lr"] = settings.learning_rate * schedule(
+                step, steps=settings.steps, warmup_steps=settings.warmup_steps
+            )
         optimizer.step()
         losses.append(float(loss.detach()))
         progress(step + 1, settings.steps, losses[-1])
@@ -167,11 +170,3 @@ def _loss(
         taught_BTV = teacher(input_ids=batch_BT, use_cache=False).logits[:, :-1]
     taught = distillation_loss(logits_BTV, taught_BTV, top_k=settings.top_k)
     return (1.0 - settings.distill) * loss + settings.distill * taught
-
-
-def _share(step: int, settings: RecoverySettings) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return 0.1 + 0.45 * (1.0 + math.cos(math.pi * done))

@@ -7,32 +7,15 @@ code squares the channels' scores once more before it joins them to heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from floe.tailoring.base import LayerImportance
-from floe.tailoring.on_torch.importance.scores import from_channels
-from floe.tailoring.statistics import Array, Inputs, Statistics
+from floe.tailoring.on_torch.importance.scores import ByChannels
+from floe.tailoring.statistics import Array, Inputs
 
 
-class Flap:
+class Flap(ByChannels):
     """Implements base.Importance."""
 
     name = "flap"
 
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
-
-    def measure(self) -> tuple[LayerImportance, ...]:
-        """One record a layer."""
-        return tuple(
-            from_channels(_score(s.attention), _score(s.ffn), self._statistics.shape)
-            for s in self._statistics.layers
-        )
-
-    def facts(self) -> Mapping[str, float | int | str]:
-        """What it was measured on."""
-        return self._statistics.facts()
-
-
-def _score(inputs: Inputs) -> Array:
-    return inputs.variance * inputs.column_square
+    @staticmethod
+    def _score(inputs: Inputs) -> Array:
+        return inputs.variance * inputs.column_square

@@ -5,9 +5,40 @@ Legend: K KV heads, G query heads of a KV head, I inputs of the output projectio
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
 from floe.tailoring.base import LayerImportance
 from floe.tailoring.plan import ModelShape
-from floe.tailoring.statistics import Array, Groups
+from floe.tailoring.statistics import Array, Groups, Inputs, Statistics
+
+
+class ByChannels(ABC):
+    """A criterion that scores the inputs of the two output projections. Implements base.Importance.
+
+    Channels are those of the values of heads, and the FFN's.
+    """
+
+    name: str
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+
+    def measure(self) -> tuple[LayerImportance, ...]:
+        """One record a layer."""
+        return tuple(
+            from_channels(self._score(s.attention), self._score(s.ffn), self._statistics.shape)
+            for s in self._statistics.layers
+        )
+
+    def facts(self) -> Mapping[str, float | int | str]:
+        """What it was measured on."""
+        return self._statistics.facts()
+
+    @staticmethod
+    @abstractmethod
+    def _score(inputs: Inputs) -> Array:
+        """One number a channel, larger = keep."""
 
 
 def from_channels(attention_I: Array, ffn_F: Array, shape: ModelShape) -> LayerImportance:
