@@ -6,7 +6,7 @@ What a device needs beyond that is in `learning.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -216,7 +216,8 @@ def _group(
     """Clusters by task, with the ids of earlier rounds; split where members pull apart."""
     if fed.clusters == 1:
         return Grouped(clusters={"all": tuple(sorted(u.client for u in updates))})
-    states, common = comparable({u.client: u.state for u in updates}, seed=fed.seed)
+    taken = tuple(updates)  # each reading decodes them anew
+    states, common = comparable({u.client: u.state for u in taken}, seed=fed.seed)
     rank = next(iter(states.values())).rank
     kept = {c: s for c, d in memory.adapters.items() if (s := adapter(d)) is not None}
     previous = Clustering.from_json(memory.groups) if memory.groups else None
@@ -228,20 +229,21 @@ def _group(
         published={c: direction(s, rank=rank, seed=fed.seed) for c, s in kept.items()},
     )
     if not fed.clusters:
-        found = split_clusters(found, _changes(fed, adapter, updates, rank), previous=previous)
+        found = split_clusters(found, _changes(fed, adapter, taken, rank), previous=previous)
     return Grouped(clusters={c.id: c.members for c in found.clusters}, memory=found.as_json())
 
 
 def _changes(
     fed: FederatedConfig,
     adapter: Callable[[str], AdapterState | None],
-    updates: Collection[Update],
+    updates: Sequence[Update],
     rank: int,
 ) -> dict[str, AdapterState]:
     """What each device changed against its start, in the `rank` directions that all have."""
+    starts = {digest: adapter(digest) for digest in {u.started_from for u in updates}}
     out = {}
     for u in updates:
-        if (start := adapter(u.started_from)) is not None:
+        if (start := starts[u.started_from]) is not None:
             change = state_difference(u.state, at_rank(start, rank=u.state.rank, seed=fed.seed))
             out[u.client] = direction(change, rank=rank, seed=fed.seed)
     return out

@@ -35,6 +35,7 @@ def check(config: Config) -> None:
         *_adapter_rules(config.adapters),
         *_power_rules(config.power),
         *_round_rules(config.federated),
+        *_protection_rules(config.federated),
         *_training_rules(config.federated),
         *_tenant_rules(config),
     ]
@@ -212,6 +213,13 @@ def _round_rules(fed: FederatedConfig) -> list[Rule]:
         (fed.min_members >= 1, "federated.min_members", "1 or more"),
         (fed.clusters >= 0, "federated.clusters", "0 (found) or more"),
         (0.0 <= fed.max_norm < float("inf"), "federated.max_norm", "0 (any) or more"),
+        (0.0 <= fed.gate_margin < float("inf"), "federated.gate_margin", "0 or more"),
+    ]
+
+
+def _protection_rules(fed: FederatedConfig) -> list[Rule]:
+    """What secure sums and privacy of clients ask of the other settings."""
+    return [
         (
             not fed.secagg or fed.mode == "freeze-a",
             "federated.mode",
@@ -252,7 +260,6 @@ def _round_rules(fed: FederatedConfig) -> list[Rule]:
             "federated.clusters",
             f'1 with federated.dp = "{fed.dp}": groups found in the updates would tell of them',
         ),
-        (0.0 <= fed.gate_margin < float("inf"), "federated.gate_margin", "0 or more"),
     ]
 
 
